@@ -144,7 +144,8 @@ func TestMarkdown(t *testing.T) {
 func TestMakeTargets(t *testing.T) {
 	makefile := read(t, "Makefile")
 	for _, name := range append(files(t, ".md"), "Makefile", ".ci/run") {
-		for _, m := range regexp.MustCompile("(?m)(?:`|^ *|\\$ )make ([a-z0-9-]+)").FindAllStringSubmatch(read(t, name), -1) {
+		for _, m := range regexp.MustCompile("(?m)(?:`|^ *|\\$ )make ([a-z0-9-]+)").FindAllStringSubmatch(read(t, name),
+			-1) {
 			if !strings.Contains(makefile, "\n"+m[1]+":") {
 				t.Errorf("%s: make %s: the Makefile has no such target", name, m[1])
 			}
@@ -209,7 +210,8 @@ func unnamed(text string, files []string) (rest []string) {
 
 func TestUnnamed(t *testing.T) {
 	const text = "read bgp.go, the machine (bfd_*.go) and radv/watch.go"
-	if got, want := fmt.Sprint(unnamed(text, []string{"bgp.go", "bfd_packet.go", "watch.go", "gp.go"})), "[watch.go gp.go]"; got != want {
+	if got, want := fmt.Sprint(unnamed(text, []string{"bgp.go", "bfd_packet.go", "watch.go", "gp.go"})),
+		"[watch.go gp.go]"; got != want {
 		t.Errorf("unnamed %s, want %s", got, want)
 	}
 }
@@ -290,7 +292,8 @@ func missingFiles(dir, text string) (missing []string) {
 }
 
 func TestMissingFiles(t *testing.T) {
-	const text = "read bgp.go and phantom.go, then docs/README.md, ../bgp/*.go and docs/phantom.md at https://go.dev/x.md."
+	const text = "read bgp.go and phantom.go, then docs/README.md, ../bgp/*.go and docs/phantom.md at " +
+		"https://go.dev/x.md."
 	if got, want := fmt.Sprint(missingFiles("bgp", text)), "[phantom.go docs/phantom.md]"; got != want {
 		t.Errorf("missing %s, want %s", got, want)
 	}

@@ -36,21 +36,24 @@ const (
 // maxima are the largest values that the API server accepts, by row of the table in
 // docs/concepts/security.md. i is the number of the object, from 0.
 var maxima = map[string]func(e *tenant, i int){
-	"fanfare.io/load-balancer-ips":                           filled("fanfare.io/load-balancer-ips", "198.18.255.1,"),
-	"metallb.io/loadBalancerIPs":                             filled("metallb.io/loadBalancerIPs", "2001:db8::1,"),
-	"metallb.universe.tf/loadBalancerIPs":                    filled("metallb.universe.tf/loadBalancerIPs", "x,"),
-	"fanfare.io/address-pool":                                filled("fanfare.io/address-pool", "lan,"),
-	"metallb.io/address-pool":                                filled("metallb.io/address-pool", "y,"),
-	"metallb.universe.tf/address-pool":                       filled("metallb.universe.tf/address-pool", "Z,"),
-	"fanfare.io/allow-shared-ip":                             filled("fanfare.io/allow-shared-ip", "k"),
-	"metallb.io/allow-shared-ip":                             filled("metallb.io/allow-shared-ip", "k "),
-	"metallb.universe.tf/allow-shared-ip":                    filled("metallb.universe.tf/allow-shared-ip", "k,"),
-	"fanfare.io/allow-shared-ip-namespaces":                  filled("fanfare.io/allow-shared-ip-namespaces", "shop,"),
-	"fanfare.io/reserve":                                     filled("fanfare.io/reserve", "true"),
-	"fanfare.io/bgp-communities":                             wrongCommunities,
-	"fanfare.io/l2-node":                                     filled("fanfare.io/l2-node", "n1"),
-	"fanfare.io/scheduler":                                   func(e *tenant, _ int) { e.service.Annotations = map[string]string{"fanfare.io/scheduler": "maglev"} },
-	"service.beta.kubernetes.io/load-balancer-source-ranges": filled("service.beta.kubernetes.io/load-balancer-source-ranges", "203.0.113.0/24,"),
+	"fanfare.io/load-balancer-ips":          filled("fanfare.io/load-balancer-ips", "198.18.255.1,"),
+	"metallb.io/loadBalancerIPs":            filled("metallb.io/loadBalancerIPs", "2001:db8::1,"),
+	"metallb.universe.tf/loadBalancerIPs":   filled("metallb.universe.tf/loadBalancerIPs", "x,"),
+	"fanfare.io/address-pool":               filled("fanfare.io/address-pool", "lan,"),
+	"metallb.io/address-pool":               filled("metallb.io/address-pool", "y,"),
+	"metallb.universe.tf/address-pool":      filled("metallb.universe.tf/address-pool", "Z,"),
+	"fanfare.io/allow-shared-ip":            filled("fanfare.io/allow-shared-ip", "k"),
+	"metallb.io/allow-shared-ip":            filled("metallb.io/allow-shared-ip", "k "),
+	"metallb.universe.tf/allow-shared-ip":   filled("metallb.universe.tf/allow-shared-ip", "k,"),
+	"fanfare.io/allow-shared-ip-namespaces": filled("fanfare.io/allow-shared-ip-namespaces", "shop,"),
+	"fanfare.io/reserve":                    filled("fanfare.io/reserve", "true"),
+	"fanfare.io/bgp-communities":            wrongCommunities,
+	"fanfare.io/l2-node":                    filled("fanfare.io/l2-node", "n1"),
+	"fanfare.io/scheduler": func(e *tenant, _ int) {
+		e.service.Annotations = map[string]string{"fanfare.io/scheduler": "maglev"}
+	},
+	"service.beta.kubernetes.io/load-balancer-source-ranges": filled(
+		"service.beta.kubernetes.io/load-balancer-source-ranges", "203.0.113.0/24,"),
 	"service.kubernetes.io/service-proxy-name": func(e *tenant, _ int) {
 		e.service.Labels = map[string]string{"service.kubernetes.io/service-proxy-name": strings.Repeat("x", 63)}
 	},
@@ -60,14 +63,19 @@ var maxima = map[string]func(e *tenant, i int){
 			e.service.Labels[fmt.Sprintf("%063d", i)] = fmt.Sprintf("%063d", i)
 		}
 	},
-	"metadata.name":          func(*tenant, int) {},
-	"spec.loadBalancerIP":    ofSpec(func(s *corev1.ServiceSpec) { s.LoadBalancerIP = strings.Repeat("9", maxAnnotations) }),
-	"spec.type":              ofSpec(func(s *corev1.ServiceSpec) { s.Type = corev1.ServiceTypeExternalName }),
-	"spec.loadBalancerClass": ofSpec(func(s *corev1.ServiceSpec) { s.LoadBalancerClass = new("example.com/" + strings.Repeat("x", 63)) }),
+	"metadata.name": func(*tenant, int) {},
+	"spec.loadBalancerIP": ofSpec(func(s *corev1.ServiceSpec) {
+		s.LoadBalancerIP = strings.Repeat("9", maxAnnotations)
+	}),
+	"spec.type": ofSpec(func(s *corev1.ServiceSpec) { s.Type = corev1.ServiceTypeExternalName }),
+	"spec.loadBalancerClass": ofSpec(func(s *corev1.ServiceSpec) {
+		s.LoadBalancerClass = new("example.com/" + strings.Repeat("x", 63))
+	}),
 	"spec.ports": func(e *tenant, _ int) {
 		e.service.Spec.Ports, e.slice.Ports[0].Name = nil, new("p0")
 		for port := range int32(16_384) {
-			e.service.Spec.Ports = append(e.service.Spec.Ports, corev1.ServicePort{Name: fmt.Sprint("p", port), Port: port + 1})
+			e.service.Spec.Ports = append(e.service.Spec.Ports,
+				corev1.ServicePort{Name: fmt.Sprint("p", port), Port: port + 1})
 		}
 	},
 	"spec.externalTrafficPolicy": local,
@@ -76,17 +84,22 @@ var maxima = map[string]func(e *tenant, i int){
 	"spec.sessionAffinityConfig": func(e *tenant, _ int) { affine(1)(e) },
 	"spec.loadBalancerSourceRanges": ofSpec(func(s *corev1.ServiceSpec) {
 		for i := range maxObject / 20 {
-			s.LoadBalancerSourceRanges = append(s.LoadBalancerSourceRanges, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 32).String())
+			s.LoadBalancerSourceRanges = append(s.LoadBalancerSourceRanges,
+				netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 32).String())
 		}
 	}),
-	"spec.internalTrafficPolicy":    ofSpec(func(s *corev1.ServiceSpec) { s.InternalTrafficPolicy = new(corev1.ServiceInternalTrafficPolicyLocal) }),
+	"spec.internalTrafficPolicy": ofSpec(func(s *corev1.ServiceSpec) {
+		s.InternalTrafficPolicy = new(corev1.ServiceInternalTrafficPolicyLocal)
+	}),
 	"spec.publishNotReadyAddresses": ofSpec(func(s *corev1.ServiceSpec) { s.PublishNotReadyAddresses = true }),
 	"spec.ipFamilies": ofSpec(func(s *corev1.ServiceSpec) {
 		s.IPFamilies = []corev1.IPFamily{corev1.IPv6Protocol, corev1.IPv4Protocol}
 	}),
-	"spec.ipFamilyPolicy": ofSpec(func(s *corev1.ServiceSpec) { s.IPFamilyPolicy = new(corev1.IPFamilyPolicyRequireDualStack) }),
-	"spec.clusterIP":      ofSpec(func(s *corev1.ServiceSpec) { s.ClusterIP = "10.96.0.9" }),
-	"spec.clusterIPs":     ofSpec(func(s *corev1.ServiceSpec) { s.ClusterIPs = []string{"10.96.0.9", "2001:db8::9"} }),
+	"spec.ipFamilyPolicy": ofSpec(func(s *corev1.ServiceSpec) {
+		s.IPFamilyPolicy = new(corev1.IPFamilyPolicyRequireDualStack)
+	}),
+	"spec.clusterIP":  ofSpec(func(s *corev1.ServiceSpec) { s.ClusterIP = "10.96.0.9" }),
+	"spec.clusterIPs": ofSpec(func(s *corev1.ServiceSpec) { s.ClusterIPs = []string{"10.96.0.9", "2001:db8::9"} }),
 	"spec.externalIPs": ofSpec(func(s *corev1.ServiceSpec) {
 		for range maxObject / 16 {
 			s.ExternalIPs = append(s.ExternalIPs, "198.18.255.1")
@@ -94,18 +107,22 @@ var maxima = map[string]func(e *tenant, i int){
 	}),
 	"status.loadBalancer": func(e *tenant, _ int) {
 		for i := range 1000 {
-			e.service.Status.LoadBalancer.Ingress = append(e.service.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: fmt.Sprintf("198.18.254.%d", i%256)})
+			e.service.Status.LoadBalancer.Ingress = append(e.service.Status.LoadBalancer.Ingress,
+				corev1.LoadBalancerIngress{IP: fmt.Sprintf("198.18.254.%d", i%256)})
 		}
 	},
 	"status.conditions": func(e *tenant, _ int) { attacks["status.conditions"][0](e) },
 	"endpoints[].addresses": func(e *tenant, _ int) {
 		fillEndpoints(e, func(n *discoveryv1.Endpoint, i int) {
 			for j := range maxAddresses {
-				n.Addresses = append(n.Addresses, netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), byte(j + 1)}).String())
+				n.Addresses = append(n.Addresses, netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), byte(j + 1)}).
+					String())
 			}
 		})
 	},
-	"endpoints[].nodeName": endpointsWith(func(n *discoveryv1.Endpoint, i int) { n.NodeName = new(fmt.Sprintf("%0253d", i)) }),
+	"endpoints[].nodeName": endpointsWith(func(n *discoveryv1.Endpoint, i int) {
+		n.NodeName = new(fmt.Sprintf("%0253d", i))
+	}),
 	"endpoints[].conditions": endpointsWith(func(n *discoveryv1.Endpoint, _ int) {
 		n.Conditions.Ready, n.Conditions.Serving, n.Conditions.Terminating = new(false), new(true), new(true)
 	}),
@@ -121,10 +138,13 @@ var maxima = map[string]func(e *tenant, i int){
 		endpointsWith(func(*discoveryv1.Endpoint, int) {})(e, 0)
 		e.slice.Ports = nil
 		for port := range int32(maxSlicePorts) {
-			e.slice.Ports = append(e.slice.Ports, discoveryv1.EndpointPort{Name: new(fmt.Sprint("p", port)), Port: new(port + 1)})
+			e.slice.Ports = append(e.slice.Ports,
+				discoveryv1.EndpointPort{Name: new(fmt.Sprint("p", port)), Port: new(port + 1)})
 		}
 	},
-	"kubernetes.io/service-name": func(e *tenant, _ int) { e.slice.Labels[discoveryv1.LabelServiceName] = strings.Repeat("x", 63) },
+	"kubernetes.io/service-name": func(e *tenant, _ int) {
+		e.slice.Labels[discoveryv1.LabelServiceName] = strings.Repeat("x", 63)
+	},
 }
 
 // filled makes an annotation as long as all annotations together may be.
@@ -147,7 +167,8 @@ func ofSpec(edit func(*corev1.ServiceSpec)) func(*tenant, int) {
 }
 
 func local(e *tenant, i int) {
-	e.service.Spec.ExternalTrafficPolicy, e.service.Spec.HealthCheckNodePort = corev1.ServiceExternalTrafficPolicyLocal, int32(30000+i)
+	e.service.Spec.ExternalTrafficPolicy, e.service.Spec.HealthCheckNodePort = corev1.ServiceExternalTrafficPolicyLocal,
+		int32(30000+i)
 	e.service.Labels = map[string]string{"service.kubernetes.io/service-proxy-name": "x"}
 }
 
@@ -186,7 +207,8 @@ const (
 // the garbage collector off.
 func TestHostileTenant(t *testing.T) {
 	if testing.Short() || raced {
-		t.Skip("it reads gigabytes of objects, and measures CPU time and heap: hack/test.sh runs it without the race detector")
+		t.Skip("it reads gigabytes of objects, and measures CPU time and heap: hack/test.sh runs it " +
+			"without the race detector")
 	}
 	for name := range maxima {
 		if len(attacks[name]) == 0 {
@@ -206,7 +228,8 @@ func TestHostileTenant(t *testing.T) {
 			p.pass()
 			grown := heap() - before
 			with := p.change(t)
-			t.Logf("%d MiB of objects; reading one: %v; heap: %d MiB; change: %v, alone: %v", size>>20, reading, grown>>20, with, alone)
+			t.Logf("%d MiB of objects; reading one: %v; heap: %d MiB; change: %v, alone: %v", size>>20, reading,
+				grown>>20, with, alone)
 			if with > alone+maxDelay {
 				t.Errorf("the victim's change takes %v of CPU time, and %v without the tenant", with, alone)
 			}
@@ -243,7 +266,9 @@ const victimAddress = "198.18.255.1"
 
 // newSpeakerPath has a cluster with one Service.
 func newSpeakerPath(t *testing.T) *speakerPath {
-	p := &speakerPath{builder: cluster.NewBuilder(), decider: plan.NewDecider(plan.Config{Node: "n1"}), replies: state.Replies{}}
+	p := &speakerPath{
+		builder: cluster.NewBuilder(), decider: plan.NewDecider(plan.Config{Node: "n1"}), replies: state.Replies{},
+	}
 	p.reader = ipam.NewReader(p)
 	v := newTenantOf("shop", "victim", victimAddress)
 	p.slice = v.slice

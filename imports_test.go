@@ -16,18 +16,26 @@ import (
 
 // A sealed package imports only the listed packages of this module.
 var sealed = map[string][]string{
-	"api/v1alpha1":                 nil,
-	"bgp":                          {"internal/base/notify", "internal/base/sortedset", "internal/kernel/hwaddr", "internal/kernel/linkwatch"},
-	"l2":                           {"internal/base/notify", "internal/base/sortedset", "internal/kernel/hwaddr", "internal/kernel/linkwatch"},
-	"proxy":                        {"internal/base/notify", "internal/base/sortedset", "internal/kernel/linkwatch", "internal/kernel/nfnl"},
-	"proxy/fastpath":               {"internal/base/notify", "internal/base/sortedset", "internal/kernel/linkwatch", "internal/kernel/nfnl"},
-	"proxy/conntrack":              {"internal/base/notify", "internal/base/sortedset", "internal/kernel/nfnl", "proxy/fastpath", "proxy/state"},
-	"proxy/iptables":               {"internal/base/sortedset", "internal/kernel/nfnl", "proxy/renderer", "proxy/state"},
-	"proxy/nftables":               {"internal/kernel/nfnl", "proxy/renderer", "proxy/state"},
-	"proxy/obstacle":               {"internal/base/notify", "internal/kernel/linkwatch", "internal/kernel/nfnl", "proxy/iptables", "proxy/renderer", "proxy/state"},
-	"proxy/renderer":               {"internal/kernel/nfnl", "proxy/state"},
-	"proxy/state":                  {"internal/base/sortedset"},
-	"speaker/rundir":               {"internal/base/notify", "internal/base/sortedset", "internal/cluster", "internal/redirect", "internal/watch", "proxy"},
+	"api/v1alpha1": nil,
+	"bgp": {"internal/base/notify", "internal/base/sortedset", "internal/kernel/hwaddr",
+		"internal/kernel/linkwatch"},
+	"l2": {"internal/base/notify", "internal/base/sortedset", "internal/kernel/hwaddr",
+		"internal/kernel/linkwatch"},
+	"proxy": {"internal/base/notify", "internal/base/sortedset", "internal/kernel/linkwatch",
+		"internal/kernel/nfnl"},
+	"proxy/fastpath": {"internal/base/notify", "internal/base/sortedset", "internal/kernel/linkwatch",
+		"internal/kernel/nfnl"},
+	"proxy/conntrack": {"internal/base/notify", "internal/base/sortedset", "internal/kernel/nfnl",
+		"proxy/fastpath", "proxy/state"},
+	"proxy/iptables": {"internal/base/sortedset", "internal/kernel/nfnl", "proxy/renderer",
+		"proxy/state"},
+	"proxy/nftables": {"internal/kernel/nfnl", "proxy/renderer", "proxy/state"},
+	"proxy/obstacle": {"internal/base/notify", "internal/kernel/linkwatch", "internal/kernel/nfnl",
+		"proxy/iptables", "proxy/renderer", "proxy/state"},
+	"proxy/renderer": {"internal/kernel/nfnl", "proxy/state"},
+	"proxy/state":    {"internal/base/sortedset"},
+	"speaker/rundir": {"internal/base/notify", "internal/base/sortedset", "internal/cluster",
+		"internal/redirect", "internal/watch", "proxy"},
 	"internal/testing/bubble":      nil,
 	"internal/cluster":             {"api/v1alpha1", "bgp", "internal/base/sortedset", "l2"},
 	"internal/testing/clustertest": {"api/v1alpha1"},
@@ -39,27 +47,34 @@ var sealed = map[string][]string{
 	"internal/ipam":                {"internal/base/sortedset", "internal/cluster"},
 	"internal/kernel/linkwatch":    {"internal/base/notify"},
 	"internal/kernel/neighbour":    {"internal/base/notify", "internal/kernel/hwaddr"},
-	"internal/membership":          {"internal/apigroup", "internal/base/notify", "internal/cluster", "internal/kernel/suspend"},
-	"internal/metallb":             {"api/v1alpha1", "bgp", "internal/cluster", "internal/ipam", "internal/plan", "l2"},
-	"internal/monitoring":          {"internal/apigroup"},
-	"internal/kernel/nfnl":         nil,
-	"internal/base/notify":         nil,
-	"internal/testing/nstest":      nil,
-	"internal/plan":                {"bgp", "internal/base/sortedset", "internal/cluster", "internal/election", "internal/healthcheck", "internal/membership", "l2", "proxy", "proxy/obstacle"},
-	"internal/testing/proxytest":   {"internal/base/sortedset", "internal/kernel/nfnl", "internal/testing/nstest", "proxy/renderer", "proxy/state"},
-	"internal/testing/plantest":    {"bgp", "internal/cluster", "internal/ipam", "internal/membership", "internal/watch", "l2"},
-	"internal/redirect":            {"internal/base/sortedset", "internal/cluster", "internal/kernel/neighbour", "internal/membership", "internal/plan", "l2", "proxy"},
-	"internal/base/retry":          nil,
-	"internal/base/sortedset":      nil,
-	"internal/kernel/suspend":      nil,
-	"internal/watch":               {"api/v1alpha1", "internal/apigroup", "internal/base/notify", "internal/cluster"},
+	"internal/membership": {"internal/apigroup", "internal/base/notify", "internal/cluster",
+		"internal/kernel/suspend"},
+	"internal/metallb":        {"api/v1alpha1", "bgp", "internal/cluster", "internal/ipam", "internal/plan", "l2"},
+	"internal/monitoring":     {"internal/apigroup"},
+	"internal/kernel/nfnl":    nil,
+	"internal/base/notify":    nil,
+	"internal/testing/nstest": nil,
+	"internal/plan": {"bgp", "internal/base/sortedset", "internal/cluster", "internal/election",
+		"internal/healthcheck", "internal/membership", "l2", "proxy", "proxy/obstacle"},
+	"internal/testing/proxytest": {"internal/base/sortedset", "internal/kernel/nfnl", "internal/testing/nstest",
+		"proxy/renderer", "proxy/state"},
+	"internal/testing/plantest": {"bgp", "internal/cluster", "internal/ipam", "internal/membership",
+		"internal/watch", "l2"},
+	"internal/redirect": {"internal/base/sortedset", "internal/cluster", "internal/kernel/neighbour",
+		"internal/membership", "internal/plan", "l2", "proxy"},
+	"internal/base/retry":     nil,
+	"internal/base/sortedset": nil,
+	"internal/kernel/suspend": nil,
+	"internal/watch":          {"api/v1alpha1", "internal/apigroup", "internal/base/notify", "internal/cluster"},
 
 	"internal/apigroup":             nil,
 	"internal/metallb/counterparts": nil,
 }
 
 // alsoInTests may be imported by the tests of a sealed package.
-var alsoInTests = []string{"internal/testing/bubble", "internal/testing/clustertest", "internal/testing/crdtest", "internal/metallb/counterparts", "internal/testing/nstest", "internal/testing/plantest", "internal/testing/proxytest", "internal/watch"}
+var alsoInTests = []string{"internal/testing/bubble", "internal/testing/clustertest", "internal/testing/crdtest",
+	"internal/metallb/counterparts", "internal/testing/nstest", "internal/testing/plantest",
+	"internal/testing/proxytest", "internal/watch"}
 
 // A fence restricts libraries to some packages and files.
 type fence struct {
@@ -123,13 +138,20 @@ var fences = []fence{
 	},
 	{
 		libraries: []string{"k8s.io/client-go"},
-		homes:     []string{"internal/watch", "internal/apigroup", "internal/event", "internal/monitoring", "controller", "speaker/speakerstatus.go", "speaker/speakerstatus_test.go", "internal/membership/leaseclient.go", "internal/membership/leaseclient_test.go", "internal/membership/leases_test.go", "cmd", "e2e/kube", "e2e/bench"},
-		why:       "the API server is read into a Snapshot, and everything else works without one",
+		homes: []string{"internal/watch", "internal/apigroup", "internal/event", "internal/monitoring",
+			"controller", "speaker/speakerstatus.go", "speaker/speakerstatus_test.go",
+			"internal/membership/leaseclient.go", "internal/membership/leaseclient_test.go",
+			"internal/membership/leases_test.go", "cmd", "e2e/kube", "e2e/bench"},
+		why: "the API server is read into a Snapshot, and everything else works without one",
 	},
 	{
 		libraries: []string{"k8s.io", "sigs.k8s.io/yaml", "sigs.k8s.io/controller-runtime"},
-		homes:     []string{"api", "internal/apigroup", "internal/cluster", "internal/testing/clustertest", "internal/testing/crdtest", "internal/election", "internal/event", "internal/ipam", "internal/membership", "internal/metallb", "internal/monitoring", "internal/plan", "internal/testing/plantest", "internal/watch", "controller", "speaker", "cmd", "e2e", "hack/reference", "tenancy_test.go", "tenancy_table_test.go", "hostile_test.go"},
-		why:       "bgp, l2 and proxy can be used and tested without a cluster",
+		homes: []string{"api", "internal/apigroup", "internal/cluster", "internal/testing/clustertest",
+			"internal/testing/crdtest", "internal/election", "internal/event", "internal/ipam", "internal/membership",
+			"internal/metallb", "internal/monitoring", "internal/plan", "internal/testing/plantest", "internal/watch",
+			"controller", "speaker", "cmd", "e2e", "hack/reference", "tenancy_test.go", "tenancy_table_test.go",
+			"hostile_test.go"},
+		why: "bgp, l2 and proxy can be used and tested without a cluster",
 	},
 }
 
@@ -153,7 +175,8 @@ func violations(path string, imports []string) []string {
 		}
 		for _, f := range fences {
 			if f.keeps(i) && !f.admits(path) {
-				bad = append(bad, fmt.Sprintf("%s imports %s, which belongs in %s: %s", path, i, strings.Join(f.homes, ", "), f.why))
+				bad = append(bad, fmt.Sprintf("%s imports %s, which belongs in %s: %s", path, i,
+					strings.Join(f.homes, ", "), f.why))
 			}
 		}
 	}
@@ -209,7 +232,8 @@ func TestViolations(t *testing.T) {
 		{"proxy/nftables/batch.go", "github.com/google/nftables/expr", ""},
 		{"proxy/nftables/batch.go", "sigs.k8s.io/knftables", ""},
 		{"proxy/iptables/program.go", "github.com/coreos/go-iptables/iptables", ""},
-		{"proxy/obstacle/closedforward.go", "github.com/coreos/go-iptables/iptables", "belongs in proxy/iptables, e2e/lab"},
+		{"proxy/obstacle/closedforward.go", "github.com/coreos/go-iptables/iptables",
+			"belongs in proxy/iptables, e2e/lab"},
 		{"e2e/lab/neighbour_chains_test.go", "github.com/coreos/go-iptables/iptables", ""},
 		{"proxy/fastpath/datapath.go", "github.com/cilium/ebpf/link", ""},
 		{"proxy/watch.go", "github.com/cilium/ebpf", "belongs in proxy/fastpath"},
@@ -239,7 +263,8 @@ func TestViolations(t *testing.T) {
 		{"l2/l2_test.go", "k8s.io/apimachinery/pkg/labels", "without a cluster"},
 		{"proxy/lab_test.go", "sigs.k8s.io/yaml", "without a cluster"},
 
-		{"bgp/bgp.go", ours + "proxy", "bgp imports nothing of this module but internal/base/notify, internal/base/sortedset, internal/kernel/hwaddr"},
+		{"bgp/bgp.go", ours + "proxy", "bgp imports nothing of this module but internal/base/notify, " +
+			"internal/base/sortedset, internal/kernel/hwaddr"},
 		{"proxy/proxy.go", ours + "internal/cluster", "proxy imports nothing of this module"},
 		{"l2/l2.go", ours + "api/v1alpha1", "l2 imports nothing of this module"},
 		{"proxy/kernel_test.go", ours + "proxy", ""},
@@ -255,14 +280,16 @@ func TestViolations(t *testing.T) {
 		{"internal/cluster/builder.go", ours + "api/v1alpha1", ""},
 		{"internal/cluster/builder.go", ours + "internal/watch", "nothing of this module but api/v1alpha1, bgp"},
 		{"internal/cluster/builder.go", ours + "internal/ipam", "nothing of this module but api/v1alpha1, bgp"},
-		{"internal/ipam/allocate.go", ours + "speaker", "nothing of this module but internal/base/sortedset, internal/cluster"},
+		{"internal/ipam/allocate.go", ours + "speaker",
+			"nothing of this module but internal/base/sortedset, internal/cluster"},
 		{"api/v1alpha1/addresspool.go", ours + "internal/cluster", "api/v1alpha1 imports nothing of this module"},
 		{"internal/plan/decide.go", ours + "bgp", ""},
 		{"internal/plan/decide.go", ours + "speaker", "internal/plan imports nothing of this module but bgp"},
 		{"internal/plan/decide_test.go", ours + "internal/testing/plantest", ""},
 		{"speaker/pass.go", ours + "bgp", ""},
 		{"speaker/pass.go", ours + "internal/plan", ""},
-		{"speaker/rundir/state.go", ours + "speaker", "speaker/rundir imports nothing of this module but internal/base/notify"},
+		{"speaker/rundir/state.go", ours + "speaker",
+			"speaker/rundir imports nothing of this module but internal/base/notify"},
 		{"cmd/fanfare/main.go", ours + "speaker", ""},
 		{otherRoot, "k8s.io/client-go/rest", "belongs in"},
 	} {

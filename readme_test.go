@@ -47,7 +47,8 @@ func TestLayer2(t *testing.T) {
 	}
 	snap := ipam.NewSource(files, nil).Snapshot()
 	if len(snap.Problems) != 0 || snap.Assignments.Len() != 1 || len(snap.L2Advertisements) != 1 {
-		t.Fatalf("assigned %v, advertised by %v, problems %v", snap.Assignments.Slice(), snap.L2Advertisements, snap.Problems)
+		t.Fatalf("assigned %v, advertised by %v, problems %v", snap.Assignments.Slice(), snap.L2Advertisements,
+			snap.Problems)
 	}
 	assigned := snap.Assignments.Slice()[0]
 	addr := assigned.Addr
@@ -65,7 +66,8 @@ func TestLayer2(t *testing.T) {
 		return n
 	}
 	zone := map[string]string{"topology.kubernetes.io/zone": "a"}
-	excluded := []election.Node{node("node3", zone, "eth1"), node("control", map[string]string{"node-role.kubernetes.io/control-plane": ""}, "eth0")}
+	excluded := []election.Node{node("node3", zone, "eth1"),
+		node("control", map[string]string{"node-role.kubernetes.io/control-plane": ""}, "eth0")}
 	owner := func(nodes []election.Node, pinned bool) string {
 		e := election.New(nodes)
 		a := e.Address(addr, eligibility, snap.Services.Slice(), nil)
@@ -76,7 +78,8 @@ func TestLayer2(t *testing.T) {
 		return name
 	}
 	all := append(excluded, node("node1", nil, "bond0", "eth0", "eth1"), node("node2", zone, "eth0"))
-	if named, preferred, none := owner(all, true), owner(all, false), owner(excluded, true); named != "node1" || preferred != "node2" || none != "" {
+	if named, preferred, none := owner(all, true), owner(all, false),
+		owner(excluded, true); named != "node1" || preferred != "node2" || none != "" {
 		t.Errorf("%s is on %s, without the annotation on %s, and without both on %q", addr, named, preferred, none)
 	}
 	first := node("node1", nil, "bond0", "eth0", "eth1")

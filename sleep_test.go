@@ -12,7 +12,8 @@ import (
 // that polls until a deadline, and in a bubble of testing/synctest, where time is virtual.
 func TestNoSleeps(t *testing.T) {
 	for _, s := range sources(t) {
-		for _, n := range sleeps(s.file, s.test() || within(s.path, "e2e") || within(s.path, "internal/testing/nstest")) {
+		for _, n := range sleeps(s.file, s.test() || within(s.path, "e2e") ||
+			within(s.path, "internal/testing/nstest")) {
 			t.Errorf("%s: time.Sleep; wait for the condition, or use a timer that ctx can end", s.line(n))
 		}
 	}
@@ -21,7 +22,8 @@ func TestNoSleeps(t *testing.T) {
 // sleeps finds the calls of time.Sleep that the rule forbids in f.
 func sleeps(f *ast.File, test bool) []ast.Node {
 	const bubble = `"` + module + `/internal/testing/bubble"`
-	if test && (f.Name.Name == "bubble" || slices.ContainsFunc(f.Imports, func(i *ast.ImportSpec) bool { return i.Path.Value == bubble })) {
+	if test && (f.Name.Name == "bubble" ||
+		slices.ContainsFunc(f.Imports, func(i *ast.ImportSpec) bool { return i.Path.Value == bubble })) {
 		return nil
 	}
 	var found []ast.Node
@@ -54,7 +56,8 @@ func TestSleeps(t *testing.T) {
 		{"product, as a value", head + "var wait = time.Sleep", false, 1},
 		{"test", head + "func f() { time.Sleep(1) }", true, 1},
 		{"test, until a deadline", head + "func f() { for !done() { time.Sleep(1) } }", true, 0},
-		{"test, in a bubble", head + "import \"" + module + "/internal/testing/bubble\"\nfunc f() { bubble.Test(nil, func() { time.Sleep(1) }) }", true, 0},
+		{"test, in a bubble", head + "import \"" + module +
+			"/internal/testing/bubble\"\nfunc f() { bubble.Test(nil, func() { time.Sleep(1) }) }", true, 0},
 		{"another Sleep", head + "func f() { sheep.Sleep(time.Second) }", false, 0},
 	} {
 		f, err := parser.ParseFile(token.NewFileSet(), "p.go", tt.src, 0)

@@ -72,9 +72,13 @@ func inputs(t *testing.T) (names []string) {
 		}
 	}
 	for prefix, in := range map[string]func(*corev1.Service, *discoveryv1.EndpointSlice) reflect.Value{
-		"spec.":   func(s *corev1.Service, _ *discoveryv1.EndpointSlice) reflect.Value { return reflect.ValueOf(&s.Spec) },
-		"status.": func(s *corev1.Service, _ *discoveryv1.EndpointSlice) reflect.Value { return reflect.ValueOf(&s.Status) },
-		"":        func(_ *corev1.Service, e *discoveryv1.EndpointSlice) reflect.Value { return reflect.ValueOf(e) },
+		"spec.": func(s *corev1.Service, _ *discoveryv1.EndpointSlice) reflect.Value {
+			return reflect.ValueOf(&s.Spec)
+		},
+		"status.": func(s *corev1.Service, _ *discoveryv1.EndpointSlice) reflect.Value {
+			return reflect.ValueOf(&s.Status)
+		},
+		"": func(_ *corev1.Service, e *discoveryv1.EndpointSlice) reflect.Value { return reflect.ValueOf(e) },
 		"endpoints[].": func(_ *corev1.Service, e *discoveryv1.EndpointSlice) reflect.Value {
 			return reflect.ValueOf(&e.Endpoints[0])
 		},
@@ -134,7 +138,8 @@ func reads(edit func(*corev1.Service, *discoveryv1.EndpointSlice)) bool {
 			s, e := clustertest.Service("x"), clustertest.EndpointSlice("x", "x", "10.0.0.1")
 			s.Annotations, s.Labels = map[string]string{}, map[string]string{}
 			if particular {
-				s.Spec.ExternalTrafficPolicy, s.Spec.SessionAffinity = corev1.ServiceExternalTrafficPolicyLocal, corev1.ServiceAffinityClientIP
+				s.Spec.ExternalTrafficPolicy, s.Spec.SessionAffinity = corev1.ServiceExternalTrafficPolicyLocal,
+					corev1.ServiceAffinityClientIP
 				s.Annotations[cluster.SharingAnnotation] = "k"
 			}
 			edit(s, e)

@@ -56,7 +56,7 @@
 //     show what such a machine does.
 //   - wire.go: the connection, as GoBGP sees it; dial.go opens it.
 //   - gobgp.go: what GoBGP is asked to do, with accept.go (a connection is handed over) and log.go.
-//   - definedsets.go, gracefulshutdown.go (RFC 8326), linkbandwidth.go and exportpolicy.go: GoBGP's export policy,
+//   - definedsets.go, gracefulshutdown.go (RFC 8326), exportpolicy.go and linkbandwidth.go: GoBGP's export policy,
 //     made of the parts in policy.go.
 //   - reason.go: why a session ended.
 //   - check.go: what a State must fulfil; sessionfacts.go; diff.go.

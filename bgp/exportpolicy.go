@@ -2,7 +2,6 @@ package bgp
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"net/netip"
 
@@ -62,24 +61,6 @@ func selectionPolicies() []*api.Policy {
 	}
 }
 
-// neighborAddr returns the address by which GoBGP knows the router of a session: the router's own,
-// with two exceptions. GoBGP's policies cannot distinguish equal link-local addresses on several
-// links, and a router on an interface has no address before it advertises itself. Such a router
-// gets an address of RFC 6666 and keeps it. Only Set may call neighborAddr.
-func (e *engine) neighborAddr(s Session) netip.Addr {
-	if s.Interface == "" && s.PeerAddress.Zone() == "" {
-		return s.PeerAddress
-	}
-	a, ok := e.neighborAddrs[s.routerText()]
-	if !ok {
-		bytes := netip.MustParseAddr("100::1:0:0").As16()
-		binary.BigEndian.PutUint32(bytes[12:], uint32(len(e.neighborAddrs)))
-		a = netip.AddrFrom16(bytes)
-		e.neighborAddrs[s.routerText()] = a
-	}
-	return a
-}
-
 // targets numbers the routers of sessions. A number belongs to an address, not to a session: a
 // session may change its address, and another session may get the old one.
 func (e *engine) targets(ctx context.Context, sessions []Session) (map[string]uint32, error) {
@@ -121,5 +102,43 @@ func stripStatement() *api.Statement {
 		Name:       stripPolicy,
 		Conditions: &api.Conditions{LargeCommunitySet: anyOf(everyMarkSet)},
 		Actions:    &api.Actions{LargeCommunity: stripMarks()},
+	}
+}
+
+// exportPolicies are the export policies in their order, with or without that of a graceful shutdown.
+func exportPolicies(shutdown bool) []*api.Policy {
+	policies := []*api.Policy{policy(exportPolicy, exportStatements()...), policy(attributesPolicy)}
+	if shutdown {
+		policies = append(policies, policy(shutdownPolicy, shutdownStatement()))
+	}
+	return append(policies, selectionPolicies()...)
+}
+
+// exportStatements reject routes that have no next hop on a session. When GoBGP evaluates them, the
+// route already has the session's stand-in (nexthop.go).
+func exportStatements() []*api.Statement {
+	reject := func(name string, family *api.Family, placeholder netip.Addr) *api.Statement {
+		return &api.Statement{
+			Name:       name,
+			Conditions: &api.Conditions{AfiSafiIn: []*api.Family{family}, NextHopInList: hostPrefixes(placeholder)},
+			Actions:    &api.Actions{RouteAction: api.RouteAction_ROUTE_ACTION_REJECT},
+		}
+	}
+	return []*api.Statement{
+		stripBandwidth(),
+		reject("no IPv6 next hop", apiFamily(packet.RF_IPv6_UC), only4),
+		reject("no IPv4 next hop", apiFamily(packet.RF_IPv4_UC), only6),
+	}
+}
+
+func shutdownStatement() *api.Statement {
+	return &api.Statement{
+		Name: shutdownPolicy,
+		Actions: &api.Actions{
+			Community: &api.CommunityAction{
+				Type: api.CommunityAction_TYPE_ADD, Communities: []string{shutdownCommunity},
+			},
+			LocalPref: &api.LocalPrefAction{Value: shutdownPreference},
+		},
 	}
 }

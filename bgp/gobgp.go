@@ -101,27 +101,6 @@ func importStatement() *api.Statement {
 // exportPolicy is the policy with exportStatements.
 const exportPolicy = "export"
 
-// exportStatements reject routes that have no next hop on a session. When GoBGP evaluates them, the
-// route already has the session's stand-in (nexthop.go).
-func exportStatements() []*api.Statement {
-	reject := func(name string, family *api.Family, placeholder netip.Addr) *api.Statement {
-		return &api.Statement{
-			Name:       name,
-			Conditions: &api.Conditions{AfiSafiIn: []*api.Family{family}, NextHopInList: hostPrefixes(placeholder)},
-			Actions:    &api.Actions{RouteAction: api.RouteAction_ROUTE_ACTION_REJECT},
-		}
-	}
-	return []*api.Statement{
-		stripBandwidth(),
-		reject("no IPv6 next hop", apiFamily(packet.RF_IPv6_UC), only4),
-		reject("no IPv4 next hop", apiFamily(packet.RF_IPv4_UC), only6),
-	}
-}
-
-func apiFamily(f packet.Family) *api.Family {
-	return &api.Family{Afi: api.Family_Afi(f.Afi()), Safi: api.Family_Safi(f.Safi())}
-}
-
 // A marking is what is added to routes in GoBGP's table, besides their own attributes.
 type marking struct {
 	targets  map[string]uint32 // the routers' numbers by session

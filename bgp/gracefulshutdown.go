@@ -15,30 +15,9 @@ const (
 	shutdownPreference = 1
 )
 
-func shutdownStatement() *api.Statement {
-	return &api.Statement{
-		Name: shutdownPolicy,
-		Actions: &api.Actions{
-			Community: &api.CommunityAction{
-				Type: api.CommunityAction_TYPE_ADD, Communities: []string{shutdownCommunity},
-			},
-			LocalPref: &api.LocalPrefAction{Value: shutdownPreference},
-		},
-	}
-}
-
 // setShutdown changes the export policy. GoBGP sends no route again when only a policy changes: see
 // resend.
 func (e *engine) setShutdown(ctx context.Context, on bool) error {
 	return e.assign(ctx, api.PolicyDirection_POLICY_DIRECTION_EXPORT, api.RouteAction_ROUTE_ACTION_ACCEPT,
 		exportPolicies(on))
-}
-
-// exportPolicies are the export policies in their order, with or without that of a graceful shutdown.
-func exportPolicies(shutdown bool) []*api.Policy {
-	policies := []*api.Policy{policy(exportPolicy, exportStatements()...), policy(attributesPolicy)}
-	if shutdown {
-		policies = append(policies, policy(shutdownPolicy, shutdownStatement()))
-	}
-	return append(policies, selectionPolicies()...)
 }

@@ -2,9 +2,11 @@ package bgp
 
 import (
 	"context"
+	"encoding/binary"
 	"net/netip"
 
 	"github.com/osrg/gobgp/v4/api"
+	packet "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 )
 
 // policy returns a GoBGP policy with a name and statements.
@@ -51,4 +53,26 @@ func (e *engine) assign(ctx context.Context, direction api.PolicyDirection, othe
 	return e.gobgp.SetPolicyAssignment(ctx, &api.SetPolicyAssignmentRequest{Assignment: &api.PolicyAssignment{
 		Name: "global", Direction: direction, Policies: policies, DefaultAction: otherwise,
 	}})
+}
+
+func apiFamily(f packet.Family) *api.Family {
+	return &api.Family{Afi: api.Family_Afi(f.Afi()), Safi: api.Family_Safi(f.Safi())}
+}
+
+// neighborAddr returns the address by which GoBGP knows the router of a session: the router's own,
+// with two exceptions. GoBGP's policies cannot distinguish equal link-local addresses on several
+// links, and a router on an interface has no address before it advertises itself. Such a router
+// gets an address of RFC 6666 and keeps it. Only Set may call neighborAddr.
+func (e *engine) neighborAddr(s Session) netip.Addr {
+	if s.Interface == "" && s.PeerAddress.Zone() == "" {
+		return s.PeerAddress
+	}
+	a, ok := e.neighborAddrs[s.routerText()]
+	if !ok {
+		bytes := netip.MustParseAddr("100::1:0:0").As16()
+		binary.BigEndian.PutUint32(bytes[12:], uint32(len(e.neighborAddrs)))
+		a = netip.AddrFrom16(bytes)
+		e.neighborAddrs[s.routerText()] = a
+	}
+	return a
 }

@@ -29,7 +29,8 @@ func parseARP(frame []byte) (packet, error) {
 	if err := a.UnmarshalBinary(f.Payload); err != nil {
 		return packet{}, err
 	}
-	if a.HardwareType != unix.ARPHRD_ETHER || a.ProtocolType != unix.ETH_P_IP || a.HardwareAddrLength != 6 || a.IPLength != 4 {
+	if a.HardwareType != unix.ARPHRD_ETHER || a.ProtocolType != unix.ETH_P_IP || a.HardwareAddrLength != 6 ||
+		a.IPLength != 4 {
 		return packet{}, errors.New("not IPv4 over Ethernet")
 	}
 	p := packet{
@@ -60,5 +61,6 @@ func marshalARP(p packet) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return (&ethernet.Frame{Destination: p.to[:], Source: p.from[:], EtherType: ethernet.EtherTypeARP, Payload: payload}).MarshalBinary()
+	return (&ethernet.Frame{Destination: p.to[:], Source: p.from[:], EtherType: ethernet.EtherTypeARP,
+		Payload: payload}).MarshalBinary()
 }

@@ -16,7 +16,9 @@ import (
 
 // benchSocket is a socket with n addresses of a family, and requests for them.
 func benchSocket(b *testing.B, six bool, n int) (*packetSocket, [][]byte) {
-	p := &packetSocket{key: socketKey{1, arpProtocol}, claims: claims{mac: mac(1), addresses: make(map[netip.Addr]*address)}}
+	p := &packetSocket{
+		key: socketKey{1, arpProtocol}, claims: claims{mac: mac(1), addresses: make(map[netip.Addr]*address)},
+	}
 	frames := make([][]byte, n)
 	for i := range n {
 		addr, sender := netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), ip("10.9.0.1")
@@ -26,7 +28,9 @@ func benchSocket(b *testing.B, six bool, n int) (*packetSocket, [][]byte) {
 		}
 		p.claims.addresses[addr] = &address{phase: Held}
 		var err error
-		frames[i], err = p.key.protocol.marshal(packet{op: opRequest, from: mac(0x10), to: mac(1), sender: sender, target: addr})
+		frames[i], err = p.key.protocol.marshal(packet{
+			op: opRequest, from: mac(0x10), to: mac(1), sender: sender, target: addr,
+		})
 		must(b, err)
 	}
 	return p, frames
@@ -59,7 +63,8 @@ func BenchmarkReply(b *testing.B) {
 func BenchmarkPlanSockets(b *testing.B) {
 	for _, n := range []int{100, 1000, 10_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			interfaces := []Interface{{Name: "eth0", Index: 2, Prefixes: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}}
+			interfaces := []Interface{{Name: "eth0", Index: 2,
+				Prefixes: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}}
 			all := many(n)[:n]
 			plans := make(socketPlans)
 			plans.update(changes(nil, all, true), interfaces)

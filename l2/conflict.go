@@ -32,7 +32,8 @@ func (s *phases) handleConflict(p *packetSocket, in packet, now time.Time) {
 	} else {
 		s.giveUp(x, now)
 	}
-	s.log.Warn("address conflict: another host claims this address", "vip", x.want.Addr, "iface", p.iface.Name, "mac", in.from.String(), "defended", defend)
+	s.log.Warn("address conflict: another host claims this address", "vip", x.want.Addr, "iface", p.iface.Name, "mac",
+		in.from.String(), "defended", defend)
 	notify.Changed(s.conflicts)
 	notify.Changed(s.changed)
 }

@@ -26,24 +26,30 @@ func TestProbe(t *testing.T) {
 		talk(t, hosts[0], "10.0.0.2")
 		there := macOn(t, printer, "eth0")
 		listener := listen(t, hosts[2], "eth0")
-		all := []Address{{Addr: ip("10.0.0.100"), Probe: true}, {Addr: ip("10.0.0.101"), Probe: true}, {Addr: ip("fd00::100"), Probe: true}, {Addr: ip("fd00::101"), Probe: true}}
+		all := []Address{{Addr: ip("10.0.0.100"), Probe: true}, {Addr: ip("10.0.0.101"), Probe: true},
+			{Addr: ip("fd00::100"), Probe: true}, {Addr: ip("fd00::101"), Probe: true}}
 		if got := n.set(all...); len(got) != 0 {
 			t.Errorf("held before any probe: %v", got)
 		}
-		if got := n.status("10.0.0.101"); got.Phase != Probing || got.Reason != "probing on eth0, to detect another host that has it" {
+		if got := n.status("10.0.0.101"); got.Phase != Probing ||
+			got.Reason != "probing on eth0, to detect another host that has it" {
 			t.Errorf("status %+v", got)
 		}
 		n.awaitHeld("10.0.0.101", "fd00::101")
 		for _, a := range []string{"10.0.0.100", "fd00::100"} {
 			until(t, func() string {
-				if s := n.status(a); s.Conflict == nil || s.Conflict.MAC != there || s.Conflict.Interface != "eth0" || s.Conflict.Others != 1 || s.Conflict.Count < 2 {
+				if s := n.status(a); s.Conflict == nil || s.Conflict.MAC != there || s.Conflict.Interface != "eth0" ||
+					s.Conflict.Others != 1 || s.Conflict.Count < 2 {
 					return fmt.Sprintf("status %+v with %v, want a second conflict with %s", s, s.Conflict, there)
 				}
 				return ""
 			})
 		}
 		until(t, func() string {
-			if s := n.status("10.0.0.100"); s.Phase == Conflicting && !strings.HasPrefix(s.Reason, there.String()+" answers for it on eth0, which is 10.0.0.2, a gateway of this node, and for 1 more addresses of the pools: if it is a router") {
+			if s := n.status("10.0.0.100"); s.Phase == Conflicting &&
+				!strings.HasPrefix(s.Reason, there.String()+
+					" answers for it on eth0, which is 10.0.0.2, a gateway of this node, and for 1 more addresses of "+
+					"the pools: if it is a router") {
 				return "reason " + s.Reason
 			}
 			return ""
@@ -187,7 +193,8 @@ func TestForgedClaimsKeepAddress(t *testing.T) {
 				}
 				return p.op == opReply && p.sender == ip(x.vip) && p.to == intruder.mac
 			})
-			if s := n.status(x.vip); s.Phase != Held || s.Conflict == nil || s.Conflict.Count != forged || defences != 1 {
+			if s := n.status(x.vip); s.Phase != Held || s.Conflict == nil || s.Conflict.Count != forged ||
+				defences != 1 {
 				t.Errorf("%s: %d defences, status %+v with %v", x.vip, defences, s, s.Conflict)
 			}
 		}
@@ -220,7 +227,8 @@ func TestConflict(t *testing.T) {
 			}
 			intruder.send(announcement(a.Addr, intruder.mac))
 			intruder.next(ours)
-			if s := n.status(a.Addr.String()); s.Phase != Held || s.Reason != "" || s.Conflict == nil || s.Conflict.MAC != intruder.mac || s.Conflict.Count != 1 {
+			if s := n.status(a.Addr.String()); s.Phase != Held || s.Reason != "" || s.Conflict == nil ||
+				s.Conflict.MAC != intruder.mac || s.Conflict.Count != 1 {
 				t.Errorf("after one: %+v", s)
 			}
 			until(t, func() string {
@@ -260,7 +268,9 @@ func TestConflict(t *testing.T) {
 			}
 			return ""
 		})
-		intruder.next(func(p packet) bool { return p.op == opRequest && p.sender.IsUnspecified() && p.target == both[0].Addr })
+		intruder.next(func(p packet) bool {
+			return p.op == opRequest && p.sender.IsUnspecified() && p.target == both[0].Addr
+		})
 		n.awaitHeld("10.0.0.100", "fd00::100")
 	})
 }
@@ -276,12 +286,16 @@ func TestConflictWithNode(t *testing.T) {
 		}
 		resolve(t, hosts[0], "10.0.0.2", other.mac)
 		resolve(t, hosts[0], "fd00::2", other.mac)
-		want := State{Addresses: addresses("10.0.0.100", "fd00::100"), Nodes: []netip.Addr{ip("10.0.0.2"), ip("fd00::2")}}
+		want := State{
+			Addresses: addresses("10.0.0.100", "fd00::100"), Nodes: []netip.Addr{ip("10.0.0.2"), ip("fd00::2")},
+		}
 		n.become(want)
 		conflicts := func(protocol string) float64 {
 			return testutil.ToFloat64(n.metrics.conflicts.WithLabelValues(protocol))
 		}
-		for _, x := range []struct{ vip, host, protocol string }{{"10.0.0.100", "10.0.0.2", "arp"}, {"fd00::100", "fd00::2", "ndp"}} {
+		for _, x := range []struct {
+			vip, host, protocol string
+		}{{"10.0.0.100", "10.0.0.2", "arp"}, {"fd00::100", "fd00::2", "ndp"}} {
 			for range 3 {
 				other.send(announcement(ip(x.vip), other.mac))
 			}

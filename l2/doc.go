@@ -28,11 +28,10 @@
 //
 // # Phases of an address
 //
-// An address is held at once, or after probes (probe.go) if the State says that no node held it
-// before (RFC 5227 §2.1, RFC 4862 §5.4). Requests are answered once the first probe has found
-// no host (early.go, RFC 4429); the address is announced when all have. Conflicts are detected from received ARP and NDP
-// packets (conflict.go, RFC 5227 §2.4). The address is defended once. If the other host
-// persists, the address is given up and probed again later.
+// An address is held at once, or after probes (probe.go) if the State says that no node held it before (RFC 5227 §2.1,
+// RFC 4862 §5.4). Requests are answered once the first probe has found no host (early.go, RFC 4429); the address is
+// announced when all have. Conflicts are detected from received ARP and NDP packets (conflict.go, RFC 5227 §2.4). The
+// address is defended once. If the other host persists, the address is given up and probed again later.
 //
 // # Neighbor Discovery without the kernel
 //

@@ -40,8 +40,10 @@ func newDryRun(t *testing.T, vip string) *dryRun {
 	d.now = d.start
 	d.x = &address{want: Address{Addr: ip(vip), Probe: true}, phase: Waiting, needsProbe: true}
 	d.socket = &packetSocket{
-		key: socketKey{1, protocolOf(ip(vip))}, iface: Interface{Name: "eth0"}, pools: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")},
-		claims: claims{mac: mac(nodeMAC), addresses: map[netip.Addr]*address{}, speakers: map[MAC]bool{mac(speakerMAC): true}},
+		key: socketKey{1, protocolOf(ip(vip))}, iface: Interface{Name: "eth0"},
+		pools: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, claims: claims{
+			mac: mac(nodeMAC), addresses: map[netip.Addr]*address{}, speakers: map[MAC]bool{mac(speakerMAC): true},
+		},
 	}
 	d.socket.raw, err = out.SyscallConn()
 	must(t, err)
@@ -319,7 +321,11 @@ func TestKernelResolvesEarly(t *testing.T) {
 			}
 			return ""
 		})
-		want := State{Pools: pools, Addresses: []Address{{Addr: ip("10.0.0.100"), Probe: true}, {Addr: ip("10.0.0.101"), Probe: true}, {Addr: ip("fd00::100"), Probe: true}, {Addr: ip("fd00::101"), Probe: true}}}
+		want := State{
+			Pools: pools, Addresses: []Address{{Addr: ip("10.0.0.100"), Probe: true},
+				{Addr: ip("10.0.0.101"), Probe: true}, {Addr: ip("fd00::100"), Probe: true},
+				{Addr: ip("fd00::101"), Probe: true}},
+		}
 		if got := n.become(want); len(got) != 0 {
 			t.Errorf("held %v", got)
 		}
@@ -375,7 +381,8 @@ func TestSlowOwnerEndsEarlyAnswers(t *testing.T) {
 		// What the node sent before the probe of another address was sent before.
 		n.set(append(both, Address{Addr: ip("fd00::101")})...)
 		client.next(func(p packet) bool {
-			if p.from == here && p.op == announcement(p.sender, here).op && p.to != client.mac && !p.tentative && (p.sender == both[0].Addr || p.sender == both[1].Addr) {
+			if p.from == here && p.op == announcement(p.sender, here).op && p.to != client.mac && !p.tentative &&
+				(p.sender == both[0].Addr || p.sender == both[1].Addr) {
 				t.Errorf("announced: %+v", p)
 			}
 			if p.from == here && p.to == client.mac {

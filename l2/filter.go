@@ -117,7 +117,8 @@ const (
 )
 
 func filterARP(index int, spans []span) program {
-	return slices.Concat(received(index), within(arpTarget, spans), within(arpSender, spans), program{bpf.RetConstant{Val: drop}})
+	return slices.Concat(received(index), within(arpTarget, spans), within(arpSender, spans),
+		program{bpf.RetConstant{Val: drop}})
 }
 
 func filterNDP(index int, spans []span) program {

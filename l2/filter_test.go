@@ -38,7 +38,8 @@ func TestCovering(t *testing.T) {
 	}
 	// A wide gap stays, however many narrow ones there are.
 	far := slices.Concat(addrs(0, 500, 3), addrs(1<<20, 500, 3))
-	if got := covering(far); len(got) > maxSpans || slices.ContainsFunc(got, func(s span) bool { return s.last-s.first > 1<<19 }) {
+	if got := covering(far); len(got) > maxSpans ||
+		slices.ContainsFunc(got, func(s span) bool { return s.last-s.first > 1<<19 }) {
 		t.Errorf("spans %x", got)
 	}
 }
@@ -51,7 +52,8 @@ func TestSpansOfPools(t *testing.T) {
 		}
 		return all
 	}
-	if got := fmt.Sprintf("%x", spansOf(pool("192.0.2.4/30", "192.0.2.8/29", "192.0.2.17/32", "192.0.2.18/32"))); got != "[{c0000204 c000020f} {c0000211 c0000212}]" {
+	if got := fmt.Sprintf("%x", spansOf(pool("192.0.2.4/30", "192.0.2.8/29", "192.0.2.17/32", "192.0.2.18/32"))); got !=
+		"[{c0000204 c000020f} {c0000211 c0000212}]" {
 		t.Errorf("spans %s", got)
 	}
 	var many []netip.Prefix

@@ -106,7 +106,8 @@ func (g *groups) socketWithRoom() (int, error) {
 }
 
 func (g *groups) change(option, s int, x group) error {
-	return unix.SetsockoptIPv6Mreq(g.sockets[s].fd, unix.IPPROTO_IPV6, option, &unix.IPv6Mreq{Multiaddr: x.addr().As16(), Interface: uint32(g.index)})
+	return unix.SetsockoptIPv6Mreq(g.sockets[s].fd, unix.IPPROTO_IPV6, option,
+		&unix.IPv6Mreq{Multiaddr: x.addr().As16(), Interface: uint32(g.index)})
 }
 
 // close leaves all groups.

@@ -48,7 +48,8 @@ func TestGroups(t *testing.T) {
 			}
 			in := groupsOn(t, hosts[0], "eth0")
 			if len(in)-before != want || in["8000"] != first {
-				t.Errorf("in %d groups more than before, of the first address %t; want %d, %t", len(in)-before, in["8000"], want, first)
+				t.Errorf("in %d groups more than before, of the first address %t; want %d, %t", len(in)-before,
+					in["8000"], want, first)
 			}
 		}
 		check(len(all), true, append(all[:len(all):len(all)], twin)...)
@@ -68,14 +69,19 @@ func TestMLDSnooping(t *testing.T) {
 		}
 		sw := nstest.New(t, "switch")
 		hosts := lanOf(t, sw, "node", "client")
-		run(t, sw, "ip link set br0 type bridge mcast_query_response_interval 10\nip link set br0 type bridge mcast_querier 1")
+		run(t, sw, "ip link set br0 type bridge mcast_query_response_interval 10\nip link set br0 type "+
+			"bridge mcast_querier 1")
 		n, far, near := start(t, hosts[0]), listen(t, hosts[1], "eth0"), listen(t, hosts[0], "eth0")
 		// Frames to all nodes and frames to one group arrive in the order in which they
 		// were sent.
 		until(t, func() string {
 			far.ask("fd00::dead", "fd00::2")
-			far.send(packet{op: opRequest, from: far.mac, to: near.mac, sender: ip("fd00::2"), target: ip("fd00::beef")})
-			if p := near.next(func(p packet) bool { return p.target == ip("fd00::dead") || p.target == ip("fd00::beef") }); p.target == ip("fd00::dead") {
+			far.send(packet{
+				op: opRequest, from: far.mac, to: near.mac, sender: ip("fd00::2"), target: ip("fd00::beef"),
+			})
+			if p := near.next(func(p packet) bool {
+				return p.target == ip("fd00::dead") || p.target == ip("fd00::beef")
+			}); p.target == ip("fd00::dead") {
 				near.next(func(p packet) bool { return p.target == ip("fd00::beef") })
 				return "the switch sends everything everywhere"
 			}

@@ -37,7 +37,8 @@ func (i Interface) Has(addr netip.Addr) bool {
 // (RFC 3021).
 func (i Interface) Broadcasts(addr netip.Addr) bool {
 	return addr.Is4() && slices.ContainsFunc(i.Prefixes, func(p netip.Prefix) bool {
-		return p.Addr().Is4() && p.Bits() < 31 && p.Contains(addr) && (!addr.Next().IsValid() || !p.Contains(addr.Next()))
+		return p.Addr().Is4() && p.Bits() < 31 && p.Contains(addr) &&
+			(!addr.Next().IsValid() || !p.Contains(addr.Next()))
 	})
 }
 
@@ -53,5 +54,6 @@ func (i Interface) Carries(a Address) bool {
 }
 
 func (i Interface) equal(j Interface) bool {
-	return i.Name == j.Name && i.Index == j.Index && i.MAC == j.MAC && i.IPv6 == j.IPv6 && slices.Equal(i.Prefixes, j.Prefixes) && slices.Equal(i.Addrs, j.Addrs)
+	return i.Name == j.Name && i.Index == j.Index && i.MAC == j.MAC && i.IPv6 == j.IPv6 &&
+		slices.Equal(i.Prefixes, j.Prefixes) && slices.Equal(i.Addrs, j.Addrs)
 }

@@ -21,7 +21,10 @@ import (
 func TestInterfaces(t *testing.T) {
 	const up = unix.IFF_UP | unix.IFF_RUNNING | unix.IFF_BROADCAST | unix.IFF_MULTICAST
 	device := func(index int, name string, flags uint32, change ...func(*netlink.LinkAttrs)) netlink.Link {
-		a := netlink.LinkAttrs{Index: index, Name: name, RawFlags: flags, EncapType: "ether", HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, byte(index)}}
+		a := netlink.LinkAttrs{
+			Index: index, Name: name, RawFlags: flags, EncapType: "ether",
+			HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, byte(index)},
+		}
 		for _, f := range change {
 			f(&a)
 		}
@@ -31,23 +34,41 @@ func TestInterfaces(t *testing.T) {
 		return func(a *netlink.LinkAttrs) { a.MasterIndex = master }
 	}
 	links := []netlink.Link{
-		device(1, "lo", unix.IFF_UP|unix.IFF_RUNNING|unix.IFF_LOOPBACK, func(a *netlink.LinkAttrs) { a.EncapType = "loopback" }),
+		device(1, "lo", unix.IFF_UP|unix.IFF_RUNNING|unix.IFF_LOOPBACK,
+			func(a *netlink.LinkAttrs) { a.EncapType = "loopback" }),
 		device(2, "eth0", up),
 		device(3, "down", unix.IFF_BROADCAST),
 		device(4, "nocarrier", up&^unix.IFF_RUNNING),
 		device(5, "dummy", up|unix.IFF_NOARP),
-		device(6, "tun", unix.IFF_UP|unix.IFF_RUNNING|unix.IFF_POINTOPOINT, func(a *netlink.LinkAttrs) { a.EncapType, a.HardwareAddr = "none", nil }),
-		device(7, "ib0", up, func(a *netlink.LinkAttrs) { a.EncapType, a.HardwareAddr = "infiniband", make(net.HardwareAddr, 20) }),
-		&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Index: 8, Name: "br0", RawFlags: up, EncapType: "ether", HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 8}}},
+		device(6, "tun", unix.IFF_UP|unix.IFF_RUNNING|unix.IFF_POINTOPOINT,
+			func(a *netlink.LinkAttrs) { a.EncapType, a.HardwareAddr = "none", nil }),
+		device(7, "ib0", up, func(a *netlink.LinkAttrs) {
+			a.EncapType, a.HardwareAddr = "infiniband", make(net.HardwareAddr, 20)
+		}),
+		&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{
+			Index: 8, Name: "br0", RawFlags: up, EncapType: "ether", HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 8},
+		}},
 		device(9, "port", up, in(8)),
-		&netlink.Vrf{LinkAttrs: netlink.LinkAttrs{Index: 10, Name: "red", RawFlags: unix.IFF_UP | unix.IFF_RUNNING | unix.IFF_NOARP, EncapType: "ether", HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 10}}},
+		&netlink.Vrf{LinkAttrs: netlink.LinkAttrs{
+			Index: 10, Name: "red", RawFlags: unix.IFF_UP | unix.IFF_RUNNING | unix.IFF_NOARP, EncapType: "ether",
+			HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 10},
+		}},
 		device(11, "inred", up, in(10)),
 		device(12, "nomac", up, func(a *netlink.LinkAttrs) { a.HardwareAddr = make(net.HardwareAddr, 6) }),
 		device(13, "bare", up),
-		&netlink.Bond{LinkAttrs: netlink.LinkAttrs{Index: 14, Name: "bond0", RawFlags: up | unix.IFF_MASTER, EncapType: "ether", HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 14}}},
-		device(15, "half1", up|unix.IFF_SLAVE, in(14), func(a *netlink.LinkAttrs) { a.HardwareAddr = net.HardwareAddr{2, 0, 0, 0, 0, 14} }), // which has its master's
-		device(16, "half2", up|unix.IFF_SLAVE, in(14), func(a *netlink.LinkAttrs) { a.HardwareAddr = net.HardwareAddr{2, 0, 0, 0, 0, 14} }),
-		&netlink.Vlan{LinkAttrs: netlink.LinkAttrs{Index: 17, Name: "bond0.7", ParentIndex: 14, RawFlags: up, EncapType: "ether", HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 14}}, VlanId: 7},
+		&netlink.Bond{LinkAttrs: netlink.LinkAttrs{
+			Index: 14, Name: "bond0", RawFlags: up | unix.IFF_MASTER, EncapType: "ether",
+			HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 14},
+		}},
+		// Its address is its master's.
+		device(15, "half1", up|unix.IFF_SLAVE, in(14),
+			func(a *netlink.LinkAttrs) { a.HardwareAddr = net.HardwareAddr{2, 0, 0, 0, 0, 14} }),
+		device(16, "half2", up|unix.IFF_SLAVE, in(14),
+			func(a *netlink.LinkAttrs) { a.HardwareAddr = net.HardwareAddr{2, 0, 0, 0, 0, 14} }),
+		&netlink.Vlan{
+			LinkAttrs: netlink.LinkAttrs{Index: 17, Name: "bond0.7", ParentIndex: 14, RawFlags: up, EncapType: "ether",
+				HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 14}}, VlanId: 7,
+		},
 	}
 	addr := func(index int, text string) netlink.Addr {
 		ip, n, err := net.ParseCIDR(text)
@@ -55,8 +76,9 @@ func TestInterfaces(t *testing.T) {
 		return netlink.Addr{LinkIndex: index, IPNet: &net.IPNet{IP: ip, Mask: n.Mask}}
 	}
 	addrs := []netlink.Addr{
-		addr(1, "127.0.0.1/8"), addr(2, "192.0.2.9/24"), addr(2, "10.0.0.9/8"), addr(2, "192.0.2.10/24"), addr(2, "192.0.2.77/32"),
-		addr(2, "fe80::9/64"), addr(2, "2001:db8::9/64"), addr(2, "2001:db8::77/128"), addr(8, "198.51.100.9/25"), addr(9, "203.0.113.9/24"),
+		addr(1, "127.0.0.1/8"), addr(2, "192.0.2.9/24"), addr(2, "10.0.0.9/8"), addr(2, "192.0.2.10/24"),
+		addr(2, "192.0.2.77/32"), addr(2, "fe80::9/64"), addr(2, "2001:db8::9/64"), addr(2, "2001:db8::77/128"),
+		addr(8, "198.51.100.9/25"), addr(9, "203.0.113.9/24"),
 		addr(11, "169.254.0.9/16"), {LinkIndex: 2}, addr(14, "203.0.113.129/26"), addr(17, "203.0.113.193/26"),
 	}
 	usable, own := interfaces(links, addrs)
@@ -95,7 +117,8 @@ func TestPlanPorts(t *testing.T) {
 		{Name: "pod", Index: 4, IPv6: true},
 	}
 	want := []Address{
-		{Addr: ip("192.0.2.1")}, {Addr: ip("192.0.2.129")}, {Addr: ip("192.0.2.130"), Interfaces: []string{"eth1", "eth2", "eth9"}}, {Addr: ip("198.51.100.1")},
+		{Addr: ip("192.0.2.1")}, {Addr: ip("192.0.2.129")},
+		{Addr: ip("192.0.2.130"), Interfaces: []string{"eth1", "eth2", "eth9"}}, {Addr: ip("198.51.100.1")},
 		{Addr: ip("2001:db8::1")}, {Addr: ip("2001:db8::2"), Interfaces: []string{"eth1", "eth2"}},
 	}
 	var got []string
@@ -243,15 +266,21 @@ func TestMacvlanBesideItsParent(t *testing.T) {
 		n, listener := start(t, host), listen(t, hosts[1], "eth0")
 		n.set(addresses("10.0.0.100", "10.0.0.101", "fd00::100", "fd00::101")...)
 		parent, child := macOn(t, host, "eth0"), macOn(t, host, "mv0")
-		for _, a := range []struct{ sender, asked, last string }{{"10.0.0.2", "10.0.0.100", "10.0.0.101"}, {"fd00::2", "fd00::100", "fd00::101"}} {
+		for _, a := range []struct {
+			sender, asked, last string
+		}{{"10.0.0.2", "10.0.0.100", "10.0.0.101"}, {"fd00::2", "fd00::100", "fd00::101"}} {
 			until(t, func() string {
 				if s := n.status(a.asked); fmt.Sprint(s.Interfaces) != "[eth0 mv0]" {
 					return fmt.Sprintf("status %+v", s)
 				}
 				return ""
 			})
-			listener.send(packet{op: opRequest, from: listener.mac, to: child, sender: ip(a.sender), target: ip(a.asked)})
-			listener.send(packet{op: opRequest, from: listener.mac, to: parent, sender: ip(a.sender), target: ip(a.last)})
+			listener.send(packet{
+				op: opRequest, from: listener.mac, to: child, sender: ip(a.sender), target: ip(a.asked),
+			})
+			listener.send(packet{
+				op: opRequest, from: listener.mac, to: parent, sender: ip(a.sender), target: ip(a.last),
+			})
 			// Each answers in the order of requests.
 			for answered := map[MAC]string{}; len(answered) < 2; {
 				p := listener.next(func(p packet) bool { return p.op == opReply && p.to == listener.mac })
@@ -311,7 +340,8 @@ func TestAnyStateToAnyState(t *testing.T) {
 		var universe []netip.Addr
 		for i := range 2 {
 			for j := range 6 {
-				universe = append(universe, ip(fmt.Sprintf("10.0.%d.%d", i, 100+j)), ip(fmt.Sprintf("fd00:%d::%d", i, 100+j)))
+				universe = append(universe, ip(fmt.Sprintf("10.0.%d.%d", i, 100+j)),
+					ip(fmt.Sprintf("fd00:%d::%d", i, 100+j)))
 			}
 		}
 		slices.SortFunc(universe, netip.Addr.Compare)
@@ -352,7 +382,8 @@ func TestAnyStateToAnyState(t *testing.T) {
 			slices.Sort(got)
 			slices.Sort(want)
 			if !slices.Equal(got, want) {
-				t.Fatalf("seed %d, step %d: answered for\n%s\nwant\n%s", seed, step, strings.Join(got, "\n"), strings.Join(want, "\n"))
+				t.Fatalf("seed %d, step %d: answered for\n%s\nwant\n%s", seed, step, strings.Join(got, "\n"),
+					strings.Join(want, "\n"))
 			}
 		}
 	})
@@ -448,7 +479,8 @@ func TestBroadcastAddress(t *testing.T) {
 		i := Interface{Name: "eth0", IPv6: true, Prefixes: []netip.Prefix{netip.MustParsePrefix(tt.prefix)}}
 		addr := netip.MustParseAddr(tt.addr)
 		if i.Has(addr) != tt.has || i.Broadcasts(addr) != tt.is || i.Carries(Address{Addr: addr}) != tt.has {
-			t.Errorf("%s in %s: has %t, broadcasts %t, want %t, %t", addr, tt.prefix, i.Has(addr), i.Broadcasts(addr), tt.has, tt.is)
+			t.Errorf("%s in %s: has %t, broadcasts %t, want %t, %t", addr, tt.prefix, i.Has(addr), i.Broadcasts(addr),
+				tt.has, tt.is)
 		}
 		if got := i.Carries(Address{Addr: addr, Interfaces: []string{"eth0"}}); got == tt.is {
 			t.Errorf("%s in %s, on a named interface: carries %t", addr, tt.prefix, got)

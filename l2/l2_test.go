@@ -61,7 +61,9 @@ func recheck(t *testing.T, ns *nstest.NS, a string) {
 		if err != nil {
 			return err
 		}
-		return netlink.NeighSet(&netlink.Neigh{LinkIndex: l.Attrs().Index, IP: ip(a).AsSlice(), HardwareAddr: m[:], State: unix.NUD_PROBE})
+		return netlink.NeighSet(&netlink.Neigh{
+			LinkIndex: l.Attrs().Index, IP: ip(a).AsSlice(), HardwareAddr: m[:], State: unix.NUD_PROBE,
+		})
 	})
 	until(t, func() string {
 		if _, state := neighbour(t, ns, a); state != unix.NUD_REACHABLE {
@@ -78,10 +80,16 @@ func TestIgnoresFramesForOtherHosts(t *testing.T) {
 		hosts := lan(t, "node", "client")
 		n, listener := start(t, hosts[0]), listen(t, hosts[1], "eth0")
 		n.set(addresses("10.0.0.100", "10.0.0.101", "fd00::100", "fd00::101")...)
-		for _, a := range []struct{ sender, first, second string }{{"10.0.0.2", "10.0.0.100", "10.0.0.101"}, {"fd00::2", "fd00::100", "fd00::101"}} {
-			listener.send(packet{op: opRequest, from: listener.mac, to: mac(0x77), sender: ip(a.sender), target: ip(a.first)})
+		for _, a := range []struct {
+			sender, first, second string
+		}{{"10.0.0.2", "10.0.0.100", "10.0.0.101"}, {"fd00::2", "fd00::100", "fd00::101"}} {
+			listener.send(packet{
+				op: opRequest, from: listener.mac, to: mac(0x77), sender: ip(a.sender), target: ip(a.first),
+			})
 			listener.ask(a.second, a.sender)
-			if p := listener.next(func(p packet) bool { return p.op == opReply && p.to == listener.mac }); p.sender != ip(a.second) {
+			if p := listener.next(func(p packet) bool {
+				return p.op == opReply && p.to == listener.mac
+			}); p.sender != ip(a.second) {
 				t.Errorf("%s is answered for", p.sender)
 			}
 		}
@@ -112,8 +120,11 @@ func TestTakeOver(t *testing.T) {
 		}
 		// Each form at once and five times more.
 		count := make(map[packet]int)
-		for len(count) < 3 || min(count[announcement(ip("10.0.0.100"), there)], count[confirmation(ip("10.0.0.100"), there)], count[announcement(ip("fd00::100"), there)]) < 6 {
-			p := listener.next(func(p packet) bool { return p.from == there && (p.sender == both[0].Addr || p.sender == both[1].Addr) })
+		for len(count) < 3 || min(count[announcement(ip("10.0.0.100"), there)],
+			count[confirmation(ip("10.0.0.100"), there)], count[announcement(ip("fd00::100"), there)]) < 6 {
+			p := listener.next(func(p packet) bool {
+				return p.from == there && (p.sender == both[0].Addr || p.sender == both[1].Addr)
+			})
 			if p.about == (MAC{}) || p.op == opReply {
 				count[p]++
 			}
@@ -136,7 +147,8 @@ func TestNewRoundAnnouncesAgain(t *testing.T) {
 		n.phases.schedule.delays[again1] = time.Hour // Each round is announced once in each form.
 		n.phases.mu.Unlock()
 		both := []Address{{Addr: ip("10.0.0.100"), Probe: true}, {Addr: ip("fd00::100"), Probe: true}}
-		forms := []packet{announcement(both[0].Addr, here), confirmation(both[0].Addr, here), announcement(both[1].Addr, here)}
+		forms := []packet{announcement(both[0].Addr, here), confirmation(both[0].Addr, here),
+			announcement(both[1].Addr, here)}
 		awaitAnnouncements := func() {
 			t.Helper()
 			for seen := map[packet]bool{}; len(seen) < len(forms); {
@@ -188,7 +200,8 @@ func TestNewRoundAnnouncesAgain(t *testing.T) {
 func TestRefreshRepeatsAnnouncements(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		hosts := lan(t, "node", "client")
-		n, listener, here := startWith(t, hosts[0], Options{Refresh: 20 * time.Millisecond}), listen(t, hosts[1], "eth0"), macOn(t, hosts[0], "eth0")
+		n, listener, here := startWith(t, hosts[0], Options{Refresh: 20 * time.Millisecond}),
+			listen(t, hosts[1], "eth0"), macOn(t, hosts[0], "eth0")
 		n.set(addresses("10.0.0.100", "fd00::100")...)
 		for announced := map[netip.Addr]int{}; announced[ip("10.0.0.100")] < 24 || announced[ip("fd00::100")] < 12; {
 			announced[listener.next(func(p packet) bool { return p.from == here }).sender]++
@@ -253,10 +266,14 @@ func TestRateLimitPerSender(t *testing.T) {
 		n.phases.mu.Lock()
 		for _, x := range n.phases.addresses {
 			// A limit that does not grow, so that the machine's load does not matter.
-			x.claims[0].socket.limiter = limiter{senders: map[MAC]*rate.Limiter{greedy.mac: rate.NewLimiter(0, allowed)}, shared: allowance()}
+			x.claims[0].socket.limiter = limiter{
+				senders: map[MAC]*rate.Limiter{greedy.mac: rate.NewLimiter(0, allowed)}, shared: allowance(),
+			}
 		}
 		n.phases.mu.Unlock()
-		for _, x := range []struct{ vip, from, other, protocol string }{{"10.0.0.100", "10.0.0.2", "10.0.0.3", "arp"}, {"fd00::100", "fd00::2", "fd00::3", "ndp"}} {
+		for _, x := range []struct {
+			vip, from, other, protocol string
+		}{{"10.0.0.100", "10.0.0.2", "10.0.0.3", "arp"}, {"fd00::100", "fd00::2", "fd00::3", "ndp"}} {
 			for range asked {
 				greedy.ask(x.vip, x.from)
 			}
@@ -264,7 +281,8 @@ func TestRateLimitPerSender(t *testing.T) {
 				return int(testutil.ToFloat64(n.metrics.packets.WithLabelValues(x.protocol, v.String())))
 			}
 			until(t, func() string {
-				if answers, refused := count(answered), count(rateLimited); answers != allowed || refused != asked-allowed {
+				if answers, refused := count(answered),
+					count(rateLimited); answers != allowed || refused != asked-allowed {
 					return fmt.Sprintf("%s: %d answered, %d refused", x.vip, answers, refused)
 				}
 				return ""
@@ -296,7 +314,8 @@ func TestChanged(t *testing.T) {
 		for have := n.become(want); len(have) > 0; have = n.become(want) {
 			<-n.Changed()
 		}
-		if s := n.status("10.0.0.100"); s.Phase != Waiting || s.Reason != "no interface that is up, has a carrier and is no port of another one has its subnet" {
+		if s := n.status("10.0.0.100"); s.Phase != Waiting ||
+			s.Reason != "no interface that is up, has a carrier and is no port of another one has its subnet" {
 			t.Errorf("status %+v", s)
 		}
 	})
@@ -309,8 +328,9 @@ func TestInvalidAddresses(t *testing.T) {
 		n := start(t, hosts[0])
 		var have []netip.Addr
 		var err error
-		state := State{Addresses: []Address{{}, {Addr: ip("10.0.0.100")}, {Addr: ip("10.0.0.100")}, {Addr: ip("10.0.0.99")}, {Addr: ip("224.0.0.1")},
-			{Addr: ip("255.255.255.255")}, {Addr: ip("::")}, {Addr: ip("::ffff:10.0.0.7")}, {Addr: ip("fd00::100")}, {Addr: ip("fe80::1")}, {Addr: ip("fe80::1%eth0")}}}
+		state := State{Addresses: []Address{{}, {Addr: ip("10.0.0.100")}, {Addr: ip("10.0.0.100")},
+			{Addr: ip("10.0.0.99")}, {Addr: ip("224.0.0.1")}, {Addr: ip("255.255.255.255")}, {Addr: ip("::")},
+			{Addr: ip("::ffff:10.0.0.7")}, {Addr: ip("fd00::100")}, {Addr: ip("fe80::1")}, {Addr: ip("fe80::1%eth0")}}}
 		hosts[0].Do(func() { have, err = n.Set(context.Background(), state) })
 		if got := fmt.Sprint(have); got != "[10.0.0.100 fd00::100]" {
 			t.Errorf("held %s", got)

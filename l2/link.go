@@ -79,7 +79,10 @@ func interfaces(links []netlink.Link, addrs []netlink.Addr) (usable []Interface,
 		}
 		own[mac] = true
 		if answers(attrs, kinds[attrs.MasterIndex]) {
-			i := Interface{Name: attrs.Name, Index: attrs.Index, MAC: mac, Prefixes: prefixes[attrs.Index], IPv6: ipv6[attrs.Index]}
+			i := Interface{
+				Name: attrs.Name, Index: attrs.Index, MAC: mac, Prefixes: prefixes[attrs.Index],
+				IPv6: ipv6[attrs.Index],
+			}
 			slices.SortFunc(i.Prefixes, netip.Prefix.Compare)
 			i.Prefixes = slices.Compact(i.Prefixes)
 			i.Addrs = onePerPrefix(addresses[attrs.Index], i.Prefixes)

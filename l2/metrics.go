@@ -14,14 +14,18 @@ type metrics struct {
 
 func newMetrics() *metrics {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "fanfare", Subsystem: "l2", Name: name, Help: help}, append([]string{"protocol"}, labels...))
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "fanfare", Subsystem: "l2", Name: name,
+			Help: help}, append([]string{"protocol"}, labels...))
 	}
 	m := &metrics{
 		packets: counter("packets_total",
-			"ARP and Neighbor Discovery packets received about addresses of this node, by verdict. Observed.", "verdict"),
-		gratuitous: counter("gratuitous_sent_total", "Gratuitous ARP packets and unsolicited neighbour advertisements sent. Observed."),
-		probes:     counter("probes_sent_total", "Probes sent for addresses that another host may have. Observed."),
-		conflicts:  counter("conflicts_total", "Packets received in which a host other than a speaker claimed an address of this node. Observed."),
+			"ARP and Neighbor Discovery packets received about addresses of this node, by verdict. Observed.",
+			"verdict"),
+		gratuitous: counter("gratuitous_sent_total",
+			"Gratuitous ARP packets and unsolicited neighbour advertisements sent. Observed."),
+		probes: counter("probes_sent_total", "Probes sent for addresses that another host may have. Observed."),
+		conflicts: counter("conflicts_total",
+			"Packets received in which a host other than a speaker claimed an address of this node. Observed."),
 		sendErrors: counter("send_errors_total", "Packets that could not be sent on the interface. Observed."),
 		counters:   make(map[*protocol]*[numVerdicts]prometheus.Counter),
 	}
@@ -43,7 +47,8 @@ func (m *metrics) count(p *packetSocket, v verdict) { m.counters[p.key.protocol]
 type collector struct{ phases *phases }
 
 var addressesDesc = prometheus.NewDesc("fanfare_l2_addresses",
-	"Addresses that this node should answer for, by phase; it answers for those Held. Observed.", []string{"phase"}, nil)
+	"Addresses that this node should answer for, by phase; it answers for those Held. Observed.", []string{"phase"},
+	nil)
 
 // Describe implements prometheus.Collector.
 func (c collector) Describe(ch chan<- *prometheus.Desc) { ch <- addressesDesc }

@@ -22,7 +22,9 @@ func TestMetrics(t *testing.T) {
 		n.set(append(addresses("10.0.0.100", "10.9.0.1"), Address{Addr: ip("fd00::100"), Probe: true})...)
 		n.awaitHeld("10.0.0.100", "fd00::100")
 		for announced := map[netip.Addr]int{}; announced[ip("10.0.0.100")] < 6 || announced[ip("fd00::100")] < 6; {
-			announced[listener.next(func(p packet) bool { return p == forget(announcement(p.sender, here), p) }).sender]++
+			announced[listener.next(func(p packet) bool {
+				return p == forget(announcement(p.sender, here), p)
+			}).sender]++
 		}
 		for range 3 {
 			listener.ask("10.0.0.100", "10.0.0.2")
@@ -30,7 +32,9 @@ func TestMetrics(t *testing.T) {
 		}
 		listener.ask("fd00::100", "fd00::2")
 		listener.answer("fd00::100")
-		listener.send(packet{op: opRequest, from: listener.mac, to: broadcast, sender: ip("224.0.0.1"), target: ip("10.0.0.100")})
+		listener.send(packet{
+			op: opRequest, from: listener.mac, to: broadcast, sender: ip("224.0.0.1"), target: ip("10.0.0.100"),
+		})
 		listener.send(announcement(ip("10.0.0.100"), listener.mac))
 		listener.next(func(p packet) bool { return p == announcement(ip("10.0.0.100"), here) }) // the defence
 		var want strings.Builder
@@ -42,7 +46,8 @@ func TestMetrics(t *testing.T) {
 			{"", "", `phase="Held"`, 2}, {"", "", `phase="Probing"`, 0}, {"", "", `phase="Waiting"`, 1},
 		} {
 			if m.name != "" {
-				fmt.Fprintf(&want, "# HELP %s Addresses that this node should answer for, by phase; it answers for those Held. Observed.\n# TYPE %s gauge\n", m.name, m.name)
+				fmt.Fprintf(&want, "# HELP %s Addresses that this node should answer for, by phase; it answers for "+
+					"those Held. Observed.\n# TYPE %s gauge\n", m.name, m.name)
 			}
 			fmt.Fprintf(&want, "fanfare_l2_addresses{%s} %d\n", m.labels, m.value)
 		}
@@ -59,7 +64,8 @@ func TestMetrics(t *testing.T) {
 			{n.metrics.conflicts, []string{"arp"}, 1}, {n.metrics.conflicts, []string{"ndp"}, 0},
 			{n.metrics.probes, []string{"ndp"}, 3}, {n.metrics.probes, []string{"arp"}, 0},
 			{n.metrics.sendErrors, []string{"arp"}, 0},
-			{n.metrics.gratuitous, []string{"arp"}, 13}, {n.metrics.gratuitous, []string{"ndp"}, 7}, // one before the probes are over
+			// one before the probes are over
+			{n.metrics.gratuitous, []string{"arp"}, 13}, {n.metrics.gratuitous, []string{"ndp"}, 7},
 		} {
 			until(t, func() string { // counted after it was sent
 				if got := testutil.ToFloat64(m.c.WithLabelValues(m.with...)); got != m.want {

@@ -177,7 +177,8 @@ func marshalNDP(p packet) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return (&ethernet.Frame{Destination: p.to[:], Source: p.from[:], EtherType: ethernet.EtherTypeIPv6, Payload: ip.marshal(message)}).MarshalBinary()
+	return (&ethernet.Frame{Destination: p.to[:], Source: p.from[:], EtherType: ethernet.EtherTypeIPv6,
+		Payload: ip.marshal(message)}).MarshalBinary()
 }
 
 // marshal puts an IPv6 header before a message.

@@ -29,7 +29,9 @@ func unhex(t testing.TB, text string) []byte {
 func TestFrames(t *testing.T) {
 	v4, v6 := ip("192.0.2.1"), ip("2001:db8::1")
 	request := packet{op: opRequest, from: mac(0x10), to: broadcast, sender: ip("192.0.2.9"), target: v4}
-	solicit := packet{op: opRequest, from: mac(0x10), to: groupMAC(solicitedNode(v6)), sender: ip("2001:db8::9"), target: v6}
+	solicit := packet{
+		op: opRequest, from: mac(0x10), to: groupMAC(solicitedNode(v6)), sender: ip("2001:db8::9"), target: v6,
+	}
 	const pad = "000000000000000000000000000000000000"
 	for _, tt := range []struct {
 		name string
@@ -50,19 +52,24 @@ func TestFrames(t *testing.T) {
 			"ffffffffffff 020000000001 0806 0001 0800 06 04 0002 020000000001 c0000201 020000000001 c0000201" + pad},
 
 		{"solicitation", solicit,
-			"3333ff000001 020000000010 86dd 60000000 0020 3a ff 20010db8000000000000000000000009 ff0200000000000000000001ff000001" +
+			"3333ff000001 020000000010 86dd 60000000 0020 3a ff 20010db8000000000000000000000009 " +
+				"ff0200000000000000000001ff000001" +
 				"87 00 1c12 00000000 20010db8000000000000000000000001 0101 020000000010"},
 		{"its answer", replyTo(solicit, mac(1)), // solicited, override
-			"020000000010 020000000001 86dd 60000000 0020 3a ff 20010db8000000000000000000000001 20010db8000000000000000000000009" +
+			"020000000010 020000000001 86dd 60000000 0020 3a ff 20010db8000000000000000000000001 " +
+				"20010db8000000000000000000000009" +
 				"88 00 8a6c 60000000 20010db8000000000000000000000001 0201 020000000001"},
 		{"DAD", probe(v6, mac(1)),
-			"3333ff000001 020000000001 86dd 60000000 0018 3a ff 00000000000000000000000000000000 ff0200000000000000000001ff000001" +
+			"3333ff000001 020000000001 86dd 60000000 0018 3a ff 00000000000000000000000000000000 " +
+				"ff0200000000000000000001ff000001" +
 				"87 00 4ced 00000000 20010db8000000000000000000000001"},
 		{"answer to DAD", replyTo(probe(v6, mac(0x10)), mac(1)), // to all, override
-			"333300000001 020000000001 86dd 60000000 0020 3a ff 20010db8000000000000000000000001 ff020000000000000000000000000001" +
+			"333300000001 020000000001 86dd 60000000 0020 3a ff 20010db8000000000000000000000001 " +
+				"ff020000000000000000000000000001" +
 				"88 00 f92a 20000000 20010db8000000000000000000000001 0201 020000000001"},
 		{"unsolicited advertisement", announcement(v6, mac(1)),
-			"333300000001 020000000001 86dd 60000000 0020 3a ff 20010db8000000000000000000000001 ff020000000000000000000000000001" +
+			"333300000001 020000000001 86dd 60000000 0020 3a ff 20010db8000000000000000000000001 " +
+				"ff020000000000000000000000000001" +
 				"88 00 f92a 20000000 20010db8000000000000000000000001 0201 020000000001"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -76,7 +83,8 @@ func TestFrames(t *testing.T) {
 			}
 			back, err := proto.parse(got)
 			want := tt.p
-			if diff := cmp.Diff(want, forget(back, want), cmp.AllowUnexported(packet{}), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); err != nil || diff != "" {
+			if diff := cmp.Diff(want, forget(back, want), cmp.AllowUnexported(packet{}),
+				cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); err != nil || diff != "" {
 				t.Errorf("parsed again (%v): %s", err, diff)
 			}
 		})
@@ -93,7 +101,9 @@ func forget(p, like packet) packet {
 
 // A message with any one bit flipped, in it or in its addresses, is rejected.
 func TestChecksum(t *testing.T) {
-	frame, err := marshalNDP(packet{op: opRequest, from: mac(0x10), to: mac(1), sender: ip("2001:db8::9"), target: ip("2001:db8::1")})
+	frame, err := marshalNDP(packet{
+		op: opRequest, from: mac(0x10), to: mac(1), sender: ip("2001:db8::9"), target: ip("2001:db8::1"),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +154,8 @@ func TestMalformed(t *testing.T) {
 		{"no addresses", arpProtocol, set(18, 0, 0), "Invalid Sender IP address"},
 		{"reverse ARP", arpProtocol, set(20, 0, 3), "operation 3"},
 		{"sender's MAC zero", arpProtocol, set(22, 0, 0, 0, 0, 0, 0), "hardware address is not unicast"},
-		{"sender's MAC broadcast", arpProtocol, set(22, 255, 255, 255, 255, 255, 255), "hardware address is not unicast"},
+		{"sender's MAC broadcast", arpProtocol, set(22, 255, 255, 255, 255, 255, 255),
+			"hardware address is not unicast"},
 		{"sender multicast", arpProtocol, set(28, 224), "not unicast"},
 		{"sender broadcast", arpProtocol, set(28, 255, 255, 255, 255), "not unicast"},
 		{"sender loopback", arpProtocol, set(28, 127), "not unicast"},
@@ -187,12 +198,14 @@ func TestMalformedNDP(t *testing.T) {
 		{"with an unknown option", client, v6, body(135, 0, v6, "fd01000000000000"+sourceLL), ""},
 		{"probe", netip.IPv6Unspecified(), solicitedNode(v6), body(135, 0, v6, ""), ""},
 		{"probe to one", netip.IPv6Unspecified(), v6, body(135, 0, v6, ""), "a probe to 2001:db8::1"},
-		{"probe with a link-layer address", netip.IPv6Unspecified(), solicitedNode(v6), body(135, 0, v6, sourceLL), "a probe with a source link-layer address"},
+		{"probe with a link-layer address", netip.IPv6Unspecified(), solicitedNode(v6), body(135, 0, v6, sourceLL),
+			"a probe with a source link-layer address"},
 		{"multicast target", client, v6, body(135, 0, ip("ff02::1"), ""), "target address is not unicast"},
 		{"multicast source", ip("ff02::9"), v6, body(135, 0, v6, ""), "not unicast"},
 		{"option of no length", client, v6, body(135, 0, v6, "0100020000000010"), "unmarshal"},
 		{"option that is cut off", client, v6, body(135, 0, v6, "0102020000000010"), "unmarshal"},
-		{"link-layer address that is a group", client, v6, body(135, 0, v6, "0101030000000010"), "hardware address is not unicast"},
+		{"link-layer address that is a group", client, v6, body(135, 0, v6, "0101030000000010"),
+			"hardware address is not unicast"},
 		{"no target", client, v6, []byte{135, 0, 0, 0, 0, 0, 0, 0}, "unmarshal"},
 		{"advertisement", v6, ip("ff02::1"), body(136, 0x20, v6, targetLL), ""},
 		{"advertisement solicited by all", v6, ip("ff02::1"), body(136, 0x60, v6, targetLL), "with the solicited flag"},
@@ -249,7 +262,8 @@ func fuzz(f *testing.F, proto *protocol, seeds ...packet) {
 		if err != nil {
 			t.Fatalf("%+v: %v", out, err)
 		}
-		if back, err := proto.parse(b); err != nil || back.from != mac(1) || back.sender != p.target || back.to != out.to {
+		if back, err := proto.parse(b); err != nil || back.from != mac(1) || back.sender != p.target ||
+			back.to != out.to {
 			t.Fatalf("%+v comes back as %+v: %v", out, back, err)
 		}
 	})
@@ -273,8 +287,9 @@ func sum(frame []byte) {
 
 func FuzzARP(f *testing.F) {
 	a, b := ip("192.0.2.1"), ip("192.0.2.9")
-	fuzz(f, arpProtocol, packet{op: opRequest, from: mac(0x10), to: broadcast, sender: b, target: a}, probe(a, mac(0x10)),
-		announcement(a, mac(0x10)), confirmation(a, mac(0x10)), packet{op: opReply, from: mac(0x10), to: mac(1), sender: b, target: a, about: mac(1)})
+	fuzz(f, arpProtocol, packet{op: opRequest, from: mac(0x10), to: broadcast, sender: b, target: a},
+		probe(a, mac(0x10)), announcement(a, mac(0x10)), confirmation(a, mac(0x10)),
+		packet{op: opReply, from: mac(0x10), to: mac(1), sender: b, target: a, about: mac(1)})
 }
 
 func FuzzNDP(f *testing.F) {

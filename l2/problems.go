@@ -57,7 +57,10 @@ type linkFacts struct {
 
 // inspect reads the facts.
 func (w *worker) inspect(want []Address, addresses []netip.Addr, interfaces []Interface) facts {
-	f := facts{addresses: slices.SortedFunc(slices.Values(addresses), netip.Addr.Compare), local: make(map[netip.Addr][]string)}
+	f := facts{
+		addresses: slices.SortedFunc(slices.Values(addresses), netip.Addr.Compare),
+		local:     make(map[netip.Addr][]string),
+	}
 	first := make(map[int]netip.Addr) // the IPv4 address of each interface
 	all, err := w.netlink.AddrList(nil, netlink.FAMILY_ALL)
 	if err != nil {
@@ -134,7 +137,8 @@ func (w *worker) replyInterface(i Interface, here netip.Addr) int {
 	if setting(i.Name, "rp_filter") != 1 {
 		return 0
 	}
-	_, err := w.netlink.RouteGetWithOptions(here.AsSlice(), &netlink.RouteGetOptions{IifIndex: i.Index, SrcAddr: offLinkClient.AsSlice()})
+	_, err := w.netlink.RouteGetWithOptions(here.AsSlice(),
+		&netlink.RouteGetOptions{IifIndex: i.Index, SrcAddr: offLinkClient.AsSlice()})
 	if !errors.Is(err, unix.EXDEV) && !errors.Is(err, unix.EINVAL) {
 		return 0
 	}
@@ -151,12 +155,15 @@ func findProblems(f facts) []Problem {
 		found = append(found, f.kernelAnswers(l)...)
 		if l.replyBy != "" {
 			found = append(found, about(l, f.on(l), fmt.Sprintf(
-				"net.ipv4.conf.%s.rp_filter is strict, and replies to clients behind a router leave by %s: the kernel drops packets from them to addresses on %s. Set net.ipv4.conf.{all,%s}.rp_filter to 2 or 0, or add a route for replies by %s",
+				"net.ipv4.conf.%s.rp_filter is strict, and replies to clients behind a router leave by %s: the "+
+					"kernel drops packets from them to addresses on %s. Set net.ipv4.conf.{all,%s}.rp_filter to 2 or "+
+					"0, or add a route for replies by %s",
 				l.Name, l.replyBy, l.Name, l.Name, l.Name)))
 		}
 		if l.named && !l.ipv4 {
 			found = append(found, Problem{Interface: l.Name, Message: fmt.Sprintf(
-				"%s has no IPv4 address: Fanfare answers ARP on it, but replies of pods to its link leave by another interface or have no route. Add an address of its subnet", l.Name)})
+				"%s has no IPv4 address: Fanfare answers ARP on it, but replies of pods to its link leave by another "+
+					"interface or have no route. Add an address of its subnet", l.Name)})
 		}
 	}
 	return found
@@ -188,19 +195,22 @@ func (f facts) kernelAnswers(l linkFacts) []Problem {
 	var found []Problem
 	if len(here) > 0 {
 		found = append(found, about(l, here, fmt.Sprintf(
-			"%s is assigned to interface %s: the kernel answers for it, whichever node holds it. Remove it from the interface or from the pool", here[0], l.Name)))
+			"%s is assigned to interface %s: the kernel answers for it, whichever node holds it. Remove it from the "+
+				"interface or from the pool", here[0], l.Name)))
 	}
 	for _, name := range slices.Sorted(maps.Keys(others)) {
 		const want = "set ipvs.strictARP: true in kube-proxy's configuration, or without IPVS set one of them to"
 		addrs := others[name]
 		if l.arpIgnore == 0 {
 			found = append(found, about(l, addrs, fmt.Sprintf(
-				"%s is assigned to interface %s, and net.ipv4.conf.{all,%s}.arp_ignore are 0: the kernel answers for it on %s, whichever node holds it; %s 1",
+				"%s is assigned to interface %s, and net.ipv4.conf.{all,%s}.arp_ignore are 0: the kernel answers for "+
+					"it on %s, whichever node holds it; %s 1",
 				addrs[0], name, l.Name, l.Name, want)))
 		}
 		if l.arpAnnounce < 2 {
 			found = append(found, about(l, addrs, fmt.Sprintf(
-				"%s is assigned to interface %s, and net.ipv4.conf.{all,%s}.arp_announce are below 2: the kernel claims it in its own ARP requests on %s, whichever node holds it; %s 2",
+				"%s is assigned to interface %s, and net.ipv4.conf.{all,%s}.arp_announce are below 2: the kernel "+
+					"claims it in its own ARP requests on %s, whichever node holds it; %s 2",
 				addrs[0], name, l.Name, l.Name, want)))
 		}
 	}

@@ -24,7 +24,8 @@ func TestProblems(t *testing.T) {
 		n.set(append(addresses("10.0.0.100"), Address{Addr: ip("192.0.2.1"), Interfaces: []string{"kube-ipvs0"}})...)
 		problems := func() string {
 			var text []string
-			for _, p := range n.Problems(t.Context(), []netip.Addr{ip("10.1.0.100"), ip("fd00::100"), ip("10.0.0.101"), ip("10.0.0.100")}) {
+			for _, p := range n.Problems(t.Context(),
+				[]netip.Addr{ip("10.1.0.100"), ip("fd00::100"), ip("10.0.0.101"), ip("10.0.0.100")}) {
 				text = append(text, p.Interface+" "+p.Addr.String()+": "+p.Message)
 			}
 			return strings.Join(text, "\n")
@@ -35,14 +36,20 @@ func TestProblems(t *testing.T) {
 				t.Errorf("got\n%s\nwant\n%s", got, strings.Join(want, "\n"))
 			}
 		}
-		const bare = "kube-ipvs0 invalid IP: kube-ipvs0 has no IPv4 address: Fanfare answers ARP on it, but replies of pods to its link leave by another interface or have no route. Add an address of its subnet"
+		const bare = "kube-ipvs0 invalid IP: kube-ipvs0 has no IPv4 address: Fanfare answers ARP on it, but replies " +
+			"of pods to its link leave by another interface or have no route. Add an address of its subnet"
 		expect(bare)
 
 		// IPVS assigns addresses to an interface of every node.
 		host.Addr("kube-ipvs0", "10.0.0.100/32", "10.0.0.101/32", "fd00::100/128")
 		const (
-			answers = "eth0 10.0.0.100: 10.0.0.100 is assigned to interface kube-ipvs0, and net.ipv4.conf.{all,eth0}.arp_ignore are 0: the kernel answers for it on eth0, whichever node holds it; set ipvs.strictARP: true in kube-proxy's configuration, or without IPVS set one of them to 1"
-			claims  = "eth0 10.0.0.100: 10.0.0.100 is assigned to interface kube-ipvs0, and net.ipv4.conf.{all,eth0}.arp_announce are below 2: the kernel claims it in its own ARP requests on eth0, whichever node holds it; set ipvs.strictARP: true in kube-proxy's configuration, or without IPVS set one of them to 2"
+			answers = "eth0 10.0.0.100: 10.0.0.100 is assigned to interface kube-ipvs0, and " +
+				"net.ipv4.conf.{all,eth0}.arp_ignore are 0: the kernel answers for it on eth0, whichever node holds " +
+				"it; set ipvs.strictARP: true in kube-proxy's configuration, or without IPVS set one of them to 1"
+			claims = "eth0 10.0.0.100: 10.0.0.100 is assigned to interface kube-ipvs0, and " +
+				"net.ipv4.conf.{all,eth0}.arp_announce are below 2: the kernel claims it in its own ARP requests on " +
+				"eth0, whichever node holds it; set ipvs.strictARP: true in kube-proxy's configuration, or without " +
+				"IPVS set one of them to 2"
 		)
 		expect(answers, claims)
 		n.set() // now the kernel answers
@@ -53,7 +60,9 @@ func TestProblems(t *testing.T) {
 		n.set(addresses("10.0.0.99")...)
 		listener.ask("10.0.0.101", "10.0.0.2")
 		listener.ask("10.0.0.99", "10.0.0.2")
-		if p := listener.next(func(p packet) bool { return p.op == opReply && p.to == listener.mac }); p.sender != ip("10.0.0.99") {
+		if p := listener.next(func(p packet) bool {
+			return p.op == opReply && p.to == listener.mac
+		}); p.sender != ip("10.0.0.99") {
 			t.Errorf("%s is answered for although arp_ignore is 1", p.sender)
 		}
 		host.Sysctl("ipv4.conf.all.arp_announce", "2")
@@ -61,11 +70,15 @@ func TestProblems(t *testing.T) {
 
 		// An address is assigned to the interface itself.
 		host.Addr("eth0", "fd00::100/128", "10.0.0.101/32")
-		expect("eth0 10.0.0.101: 10.0.0.101 is assigned to interface eth0: the kernel answers for it, whichever node holds it. Remove it from the interface or from the pool")
+		expect("eth0 10.0.0.101: 10.0.0.101 is assigned to interface eth0: the kernel answers for it, whichever node " +
+			"holds it. Remove it from the interface or from the pool")
 
 		// Replies to clients behind a router leave by another interface.
 		host.Sysctl("ipv4.conf.eth1.rp_filter", "1")
-		if got, want := problems(), "eth1 10.1.0.100: net.ipv4.conf.eth1.rp_filter is strict, and replies to clients behind a router leave by eth0: the kernel drops packets from them to addresses on eth1. Set net.ipv4.conf.{all,eth1}.rp_filter to 2 or 0, or add a route for replies by eth1"; !strings.HasSuffix(got, want) {
+		if got, want := problems(), "eth1 10.1.0.100: net.ipv4.conf.eth1.rp_filter is strict, and replies to clients "+
+			"behind a router leave by eth0: the kernel drops packets from them to addresses on eth1. Set "+
+			"net.ipv4.conf.{all,eth1}.rp_filter to 2 or 0, or add a route for replies by eth1"; !strings.HasSuffix(got,
+			want) {
 			t.Errorf("got\n%s\nwant\n%s", got, want)
 		}
 		host.Sysctl("ipv4.conf.eth1.rp_filter", "2")

@@ -49,7 +49,8 @@ type reconcileWorld struct {
 var reconcileUniverse = func() (all []netip.Addr) {
 	for i := range 3 {
 		for j := range 40 {
-			all = append(all, netip.AddrFrom4([4]byte{10, 0, byte(i), byte(100 + 3*j)}), ip(fmt.Sprintf("fd00:%d::%d:%d", i, j%2*0x100, j)))
+			all = append(all, netip.AddrFrom4([4]byte{10, 0, byte(i), byte(100 + 3*j)}),
+				ip(fmt.Sprintf("fd00:%d::%d:%d", i, j%2*0x100, j)))
 		}
 	}
 	slices.SortFunc(all, netip.Addr.Compare)
@@ -120,7 +121,8 @@ func (w *reconcileWorld) disturb() {
 		m := mac(byte(0x20 + w.step%3))
 		for _, n := range w.both() {
 			n.phases.mu.Lock()
-			if x := n.phases.addresses[addr]; x != nil && (x.phase == Held || x.phase == Probing) && !x.claims[0].socket.claims.speakers[m] {
+			if x := n.phases.addresses[addr]; x != nil && (x.phase == Held || x.phase == Probing) &&
+				!x.claims[0].socket.claims.speakers[m] {
 				x.conflict = &Conflict{MAC: m, Count: 1}
 				n.phases.giveUp(x, time.Now())
 			}
@@ -202,7 +204,11 @@ func (w *reconcileWorld) random() State {
 			if n%60 == 0 { // few: the sockets of pod0 have the first address and lose the last one
 				names = [][]string{{"pod0"}, {"eth1", "pod0"}}[r.IntN(2)]
 			}
-			next.Addresses = append(next.Addresses, Address{Addr: addr, Interfaces: names, Probe: r.IntN(2) == 0, Round: uint64(r.IntN(2)), Yield: r.IntN(2) == 0})
+			next.Addresses = append(next.Addresses,
+				Address{
+					Addr: addr, Interfaces: names, Probe: r.IntN(2) == 0, Round: uint64(r.IntN(2)),
+					Yield: r.IntN(2) == 0,
+				})
 		}
 	}
 	if len(next.Addresses) > 0 && r.IntN(10) == 0 {
@@ -215,7 +221,8 @@ func (w *reconcileWorld) random() State {
 	case 1:
 		next.Nodes = [][]netip.Addr{nil, {ip("10.0.0.2")}}[r.IntN(2)]
 	case 2:
-		next.Pools = [][]netip.Prefix{nil, {netip.MustParsePrefix("10.0.1.64/26"), netip.MustParsePrefix("10.0.2.0/25")}}[r.IntN(2)]
+		next.Pools = [][]netip.Prefix{nil, {netip.MustParsePrefix("10.0.1.64/26"),
+			netip.MustParsePrefix("10.0.2.0/25")}}[r.IntN(2)]
 	}
 	return next
 }
@@ -226,7 +233,8 @@ func (w *reconcileWorld) compare() {
 	for i := range max(len(want), len(got)) {
 		if i >= len(want) || i >= len(got) || want[i] != got[i] {
 			w.t.Fatalf("seed %d, step %d: from line %d it has\n%s\nwant\n%s", w.seed, w.step, i,
-				strings.Join(got[min(i, len(got)):min(i+3, len(got))], "\n"), strings.Join(want[min(i, len(want)):min(i+3, len(want))], "\n"))
+				strings.Join(got[min(i, len(got)):min(i+3, len(got))], "\n"),
+				strings.Join(want[min(i, len(want)):min(i+3, len(want))], "\n"))
 		}
 	}
 }
@@ -239,11 +247,15 @@ func (n *node) internals() (lines []string) {
 		for key, p := range n.worker.sockets {
 			plan := n.worker.plans[key]
 			lines = append(lines,
-				fmt.Sprintf("%s on %s has %s, pools %v", key.protocol.name, p.iface.Name, sorted(p.claims.addresses), p.pools),
-				fmt.Sprintf("%s on %s is planned with %v, pools %v", key.protocol.name, plan.iface.Name, plan.addresses, plan.pools),
+				fmt.Sprintf("%s on %s has %s, pools %v", key.protocol.name, p.iface.Name, sorted(p.claims.addresses),
+					p.pools),
+				fmt.Sprintf("%s on %s is planned with %v, pools %v", key.protocol.name, plan.iface.Name, plan.addresses,
+					plan.pools),
 				fmt.Sprintf("%s on %s passes %x", key.protocol.name, p.iface.Name, p.spans),
-				fmt.Sprintf("%s on %s is in %v", key.protocol.name, p.iface.Name, slices.Sorted(maps.Keys(p.groups.joined))),
-				fmt.Sprintf("%s on %s is %s, beside %s and speakers %s", key.protocol.name, p.iface.Name, p.claims.mac, sorted(p.claims.own), sorted(p.claims.speakers)))
+				fmt.Sprintf("%s on %s is in %v", key.protocol.name, p.iface.Name,
+					slices.Sorted(maps.Keys(p.groups.joined))),
+				fmt.Sprintf("%s on %s is %s, beside %s and speakers %s", key.protocol.name, p.iface.Name, p.claims.mac,
+					sorted(p.claims.own), sorted(p.claims.speakers)))
 		}
 		for addr, x := range n.phases.addresses {
 			for _, c := range x.claims {
@@ -251,10 +263,12 @@ func (n *node) internals() (lines []string) {
 					n.t.Errorf("%s is on a socket that does not have it", addr)
 				}
 			}
-			lines = append(lines, fmt.Sprintf("%s %v %s on %s: round %d, needs a probe %t, was held %t, conflict %v, given up %d times, timer %t", addr, x.want, x.phase,
+			lines = append(lines, fmt.Sprintf("%s %v %s on %s: round %d, needs a probe %t, was held %t, conflict %v, "+
+				"given up %d times, timer %t", addr, x.want, x.phase,
 				x.names(), x.want.Round, x.needsProbe, x.wasHeld, x.conflict != nil, x.strikes, x.timer != nil))
 		}
-		lines = append(lines, fmt.Sprintf("plans for %d sockets, %d nodes known", len(n.worker.plans), len(n.knownNodes)))
+		lines = append(lines, fmt.Sprintf("plans for %d sockets, %d nodes known", len(n.worker.plans),
+			len(n.knownNodes)))
 	}))
 	slices.Sort(lines)
 	held := slices.DeleteFunc(n.Status(), func(s Status) bool { return s.Phase != Held })

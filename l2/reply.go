@@ -20,7 +20,8 @@ const (
 )
 
 // verdicts are the label values of the metric.
-var verdicts = [numVerdicts]string{"answered", "deferred", "stale", "limited", "not-ours", "not-held", "own", "speaker", "conflict", "malformed"}
+var verdicts = [numVerdicts]string{"answered", "deferred", "stale", "limited", "not-ours", "not-held", "own", "speaker",
+	"conflict", "malformed"}
 
 func (v verdict) String() string { return verdicts[v] }
 

@@ -10,7 +10,9 @@ import (
 // and has just begun to probe .2; .3 belongs to another host, .4 has no interface. Of .5 the first
 // probe has found no host; .6 is probed again after a conflict.
 func TestReplyDecisions(t *testing.T) {
-	for _, family := range []struct{ name, prefix, unspecified string }{{"IPv4", "192.0.2.", "0.0.0.0"}, {"IPv6", "2001:db8::", "::"}} {
+	for _, family := range []struct {
+		name, prefix, unspecified string
+	}{{"IPv4", "192.0.2.", "0.0.0.0"}, {"IPv6", "2001:db8::", "::"}} {
 		at := func(last string) netip.Addr {
 			if last == "" {
 				return ip(family.unspecified)
@@ -20,7 +22,8 @@ func TestReplyDecisions(t *testing.T) {
 		c := claims{
 			mac: mac(1), own: map[MAC]bool{mac(1): true, mac(2): true}, speakers: map[MAC]bool{mac(3): true},
 			addresses: map[netip.Addr]*address{
-				at("1"): {phase: Held}, at("2"): {phase: Probing}, at("3"): {phase: Conflicting}, at("4"): {phase: Waiting},
+				at("1"): {phase: Held}, at("2"): {phase: Probing}, at("3"): {phase: Conflicting},
+				at("4"): {phase: Waiting},
 				at("5"): {phase: Probing, early: true}, at("6"): {phase: Probing, strikes: 1},
 			},
 		}

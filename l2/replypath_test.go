@@ -50,7 +50,9 @@ func TestDocumentedReplyPath(t *testing.T) {
 			ns.Sysctl("ipv4.conf.all.rp_filter", "0")
 			ns.Sysctl("ipv4.conf.eth1.rp_filter", "0")
 		}
-		for _, x := range []struct{ family, vip, pod string }{{"ip", "10.1.0.100", "10.244.1.10"}, {"ip6", "fd01::100", "fd44::10"}} {
+		for _, x := range []struct {
+			family, vip, pod string
+		}{{"ip", "10.1.0.100", "10.244.1.10"}, {"ip6", "fd01::100", "fd44::10"}} {
 			run(t, host, fmt.Sprintf(`nft 'add table %[1]s vip; add chain %[1]s vip in { type nat hook prerouting priority dstnat; }; add rule %[1]s vip in %[1]s daddr %[2]s tcp dport 80 dnat to %[3]s'`, x.family, x.vip, x.pod))
 		}
 		serve(t, pod)
@@ -64,7 +66,8 @@ func TestDocumentedReplyPath(t *testing.T) {
 		}
 
 		host.Sysctl("ipv4.conf.eth1.rp_filter", "1")
-		if p := n.Problems(t.Context(), []netip.Addr{ip("10.1.0.100")}); len(p) != 1 || p[0].Interface != "eth1" || !strings.Contains(p[0].Message, "net.ipv4.conf.eth1.rp_filter is strict") {
+		if p := n.Problems(t.Context(), []netip.Addr{ip("10.1.0.100")}); len(p) != 1 || p[0].Interface != "eth1" ||
+			!strings.Contains(p[0].Message, "net.ipv4.conf.eth1.rp_filter is strict") {
 			t.Errorf("problems %+v", p)
 		}
 		lost("strict, and answers go by eth0", "10.1.0.100")
@@ -85,7 +88,8 @@ func TestDocumentedReplyPath(t *testing.T) {
 		detours(AsymmetricPath{Interface: "eth1", By: "eth0"})
 		host.Addr("eth0", "fd00::1/64")
 		host.Route("::/0", "fd00::2", "")
-		detours(AsymmetricPath{Interface: "eth1", By: "eth0"}, AsymmetricPath{Interface: "eth1", By: "eth0", IPv6: true})
+		detours(AsymmetricPath{Interface: "eth1", By: "eth0"},
+			AsymmetricPath{Interface: "eth1", By: "eth0", IPv6: true})
 		lost("answers go by eth0", "fd01::100")
 		run(t, host, commands)
 		detours()

@@ -50,7 +50,8 @@ func defaultDelays(period time.Duration) delays {
 		listened: listenedDelay, probe2: probe2Delay, probe3: probe3Delay, passed: passedDelay,
 		again1: 100 * ms, again2: 400 * ms, again3: time.Second, again4: 2 * time.Second, again5: 4 * time.Second,
 		refresh: period,
-		retry1:  30 * time.Second, retry2: time.Minute, retry3: 2 * time.Minute, retry4: 4 * time.Minute, retry5: 5 * time.Minute,
+		retry1:  30 * time.Second, retry2: time.Minute, retry3: 2 * time.Minute, retry4: 4 * time.Minute,
+		retry5: 5 * time.Minute,
 	}
 }
 

@@ -18,11 +18,15 @@ func TestSuspendedProcessAnnouncesLater(t *testing.T) {
 		want                 string
 	}{
 		{"not at all", 2 * time.Second, 2 * time.Second, false, "3.5s announces it\n7.5s announces it\n"},
-		{"shorter than a takeover takes", 2 * time.Second, 3 * time.Second, false, "3.5s announces it\n7.5s announces it\n"},
-		{"until a repetition is due", 2 * time.Second, 3600 * time.Millisecond, false, "6.6s announces it\n10.6s announces it\n"},
+		{"shorter than a takeover takes", 2 * time.Second, 3 * time.Second, false,
+			"3.5s announces it\n7.5s announces it\n"},
+		{"until a repetition is due", 2 * time.Second, 3600 * time.Millisecond, false,
+			"6.6s announces it\n10.6s announces it\n"},
 		{"until shortly before", 4 * time.Second, 7 * time.Second, false, "3.5s announces it\n10s announces it\n"},
 		{"for long", 2 * time.Second, 12 * time.Second, false, "15s announces it\n19s announces it\n"},
-		{"for long, and has the address still", 2 * time.Second, 12 * time.Second, true, "12s announces it\n15s announces it\n15.4s announces it\n16.4s announces it\n18.4s announces it\n22.4s announces it\n"},
+		{"for long, and has the address still", 2 * time.Second, 12 * time.Second, true,
+			"12s announces it\n15s announces it\n15.4s announces it\n16.4s announces it\n18.4s announces " +
+				"it\n22.4s announces it\n"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			d := newDryRun(t, "2001:db8::1")
@@ -73,12 +77,15 @@ func TestSchedule(t *testing.T) {
 	}{
 		{"announcements", 0, time.Hour, []*timer{at("192.0.2.1", announce), at("2001:db8::1", announce)},
 			"0s 192.0.2.1 0; 0s 2001:db8::1 0; 0s 192.0.2.1 1;" +
-				" 100ms 2001:db8::1 7; 100ms 192.0.2.1 7; 500ms 2001:db8::1 8; 500ms 192.0.2.1 8; 1.5s 2001:db8::1 9; 1.5s 192.0.2.1 9;" +
+				" 100ms 2001:db8::1 7; 100ms 192.0.2.1 7; 500ms 2001:db8::1 8; 500ms 192.0.2.1 8; 1.5s 2001:db8::1 " +
+				"9; 1.5s 192.0.2.1 9;" +
 				" 3.5s 2001:db8::1 10; 3.5s 192.0.2.1 10; 7.5s 2001:db8::1 11; 7.5s 192.0.2.1 11; nothing more"},
 		{"refreshing", time.Minute, 3 * time.Minute, []*timer{at("2001:db8::1", again5)},
 			"4s 2001:db8::1 11; 1m4s 2001:db8::1 12; 2m4s 2001:db8::1 12"},
-		{"probing, with an announcement that comes first", 0, time.Second, []*timer{at("192.0.2.2", probe1), at("192.0.2.1", announce)},
-			"0s 192.0.2.1 0; 0s 192.0.2.1 1; 0s 192.0.2.2 2; 20ms 192.0.2.2 3; 100ms 192.0.2.1 7; 200ms 192.0.2.2 4; 400ms 192.0.2.2 5; 500ms 192.0.2.1 8; 700ms 192.0.2.2 6"},
+		{"probing, with an announcement that comes first", 0, time.Second,
+			[]*timer{at("192.0.2.2", probe1), at("192.0.2.1", announce)},
+			"0s 192.0.2.1 0; 0s 192.0.2.1 1; 0s 192.0.2.2 2; 20ms 192.0.2.2 3; 100ms 192.0.2.1 7; 200ms 192.0.2.2 4; " +
+				"400ms 192.0.2.2 5; 500ms 192.0.2.1 8; 700ms 192.0.2.2 6"},
 		{"after a conflict", 0, time.Hour, []*timer{at("192.0.2.2", retry5), at("192.0.2.1", retry1)},
 			"30s 192.0.2.1 13; 5m0s 192.0.2.2 17; nothing more"},
 	} {
@@ -123,7 +130,8 @@ func TestStaleTimersDoNothing(t *testing.T) {
 		probing.address, announcing.address = x, x
 		tt.change(x)
 		if probing.stale() != tt.probeStale || announcing.stale() != tt.announceStale {
-			t.Errorf("%s: stale %t and %t, want %t and %t", tt.name, probing.stale(), announcing.stale(), tt.probeStale, tt.announceStale)
+			t.Errorf("%s: stale %t and %t, want %t and %t", tt.name, probing.stale(), announcing.stale(), tt.probeStale,
+				tt.announceStale)
 		}
 	}
 }
@@ -134,7 +142,8 @@ func TestScheduleFirstAnnouncementsFirst(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	const n = 1000
 	for i := range n {
-		a.add(&timer{address: &address{want: Address{Addr: netip.AddrFrom4([4]byte{192, 0, byte(i >> 8), byte(i)})}}}, now)
+		a.add(&timer{address: &address{want: Address{Addr: netip.AddrFrom4([4]byte{192, 0, byte(i >> 8), byte(i)})}}},
+			now)
 	}
 	for i := range 3 * n {
 		tn, _, _ := a.pop(now)

@@ -61,7 +61,8 @@ func openSocket(a *Announcer, key socketKey, i Interface) (*packetSocket, error)
 	if err != nil {
 		return nil, err
 	}
-	conn, err := afpacket.Listen(&net.Interface{Index: i.Index, Name: i.Name}, afpacket.Raw, key.protocol.etherType, &afpacket.Config{Filter: filter})
+	conn, err := afpacket.Listen(&net.Interface{Index: i.Index, Name: i.Name}, afpacket.Raw, key.protocol.etherType,
+		&afpacket.Config{Filter: filter})
 	if err != nil {
 		return nil, err
 	}
@@ -100,7 +101,8 @@ func (p *packetSocket) close() {
 
 // apply makes the socket receive packets for the planned addresses and pools, and few others.
 func (p *packetSocket) apply(plan *socketPlan) error {
-	if p.applied == plan || p.applied != nil && slices.Equal(p.applied.addresses, plan.addresses) && slices.Equal(p.applied.pools, plan.pools) {
+	if p.applied == plan || p.applied != nil && slices.Equal(p.applied.addresses, plan.addresses) &&
+		slices.Equal(p.applied.pools, plan.pools) {
 		return nil
 	}
 	p.applied = nil

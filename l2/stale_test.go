@@ -127,7 +127,8 @@ func TestAge(t *testing.T) {
 	}{
 		{"no timestamp", nil, 0},
 		{"old", old, 1500 * time.Millisecond},
-		{"after another message", slices.Concat(stamp(unix.SOL_PACKET, unix.PACKET_AUXDATA, now), old), 1500 * time.Millisecond},
+		{"after another message", slices.Concat(stamp(unix.SOL_PACKET, unix.PACKET_AUXDATA, now), old),
+			1500 * time.Millisecond},
 		{"another message alone", stamp(unix.SOL_PACKET, unix.PACKET_AUXDATA, now.Add(-time.Hour)), 0},
 		{"before the clock was set back", stamp(unix.SOL_SOCKET, unix.SCM_TIMESTAMPNS, now.Add(time.Hour)), 0},
 		{"cut off", old[:24], 0},

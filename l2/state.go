@@ -83,7 +83,8 @@ func (s State) equalButAddresses(t State) bool {
 
 // Equal reports whether a and b are the same request, with the same probe and round.
 func (a Address) Equal(b Address) bool {
-	return a.Addr == b.Addr && a.Probe == b.Probe && a.Round == b.Round && a.Yield == b.Yield && slices.Equal(a.Interfaces, b.Interfaces)
+	return a.Addr == b.Addr && a.Probe == b.Probe && a.Round == b.Round && a.Yield == b.Yield &&
+		slices.Equal(a.Interfaces, b.Interfaces)
 }
 
 // fault says what is wrong with an address and what would be right; empty if it is valid.

@@ -35,9 +35,12 @@ func TestConflictString(t *testing.T) {
 		want    string
 	}{
 		{nil, false, 0, "02:00:00:00:00:05 answers for it on eth0: take the address from it, or out of the pool"},
-		{known[:1], false, 0, "02:00:00:00:00:05 answers for it on eth0, which is 192.0.2.250: take the address from it, or out of the pool"},
-		{known, true, 0, "02:00:00:00:00:05 answers for it on eth0, which is 192.0.2.250 and 1 more, a gateway of this node: switch off its proxy ARP on this link, or take the address from it"},
-		{nil, false, 3, "02:00:00:00:00:05 answers for it on eth0, and for 3 more addresses of the pools: if it is a router, switch off its proxy ARP on this link"},
+		{known[:1], false, 0, "02:00:00:00:00:05 answers for it on eth0, which is 192.0.2.250: take the address from " +
+			"it, or out of the pool"},
+		{known, true, 0, "02:00:00:00:00:05 answers for it on eth0, which is 192.0.2.250 and 1 more, a gateway of " +
+			"this node: switch off its proxy ARP on this link, or take the address from it"},
+		{nil, false, 3, "02:00:00:00:00:05 answers for it on eth0, and for 3 more addresses of the pools: if it is a " +
+			"router, switch off its proxy ARP on this link"},
 	} {
 		c.Known, c.Gateway, c.Others = tt.known, tt.gateway, tt.others
 		if got := c.String(); got != tt.want {
@@ -47,8 +50,11 @@ func TestConflictString(t *testing.T) {
 }
 
 func TestInterfaceHas(t *testing.T) {
-	i := Interface{Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("2001:db8::/64")}}
-	for addr, want := range map[string]bool{"192.0.2.254": true, "192.0.3.1": false, "2001:db8::ffff": true, "2001:db8:0:1::": false} {
+	i := Interface{Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"),
+		netip.MustParsePrefix("2001:db8::/64")}}
+	for addr, want := range map[string]bool{
+		"192.0.2.254": true, "192.0.3.1": false, "2001:db8::ffff": true, "2001:db8:0:1::": false,
+	} {
 		if got := i.Has(netip.MustParseAddr(addr)); got != want {
 			t.Errorf("%s: %t, want %t", addr, got, want)
 		}

@@ -88,7 +88,8 @@ func (c Conflict) String() string {
 	}
 	switch {
 	case c.Others > 0:
-		fmt.Fprintf(&b, ", and for %d more addresses of the pools: if it is a router, switch off its proxy ARP on this link", c.Others)
+		fmt.Fprintf(&b, ", and for %d more addresses of the pools: if it is a router, switch off its "+
+			"proxy ARP on this link", c.Others)
 	case c.Gateway:
 		b.WriteString(": switch off its proxy ARP on this link, or take the address from it")
 	default:

@@ -171,7 +171,8 @@ func (a *Announcer) refreshInterfaces(ctx context.Context) {
 	a.listInterfaces()
 	a.reconcile(a.want.Addresses)
 	a.logInterfaces(ctx, before)
-	if !slices.EqualFunc(withSubnets(before), withSubnets(a.Interfaces()), Interface.equal) || !sortedset.Same(held, a.phases.held()) {
+	if !slices.EqualFunc(withSubnets(before), withSubnets(a.Interfaces()), Interface.equal) ||
+		!sortedset.Same(held, a.phases.held()) {
 		notify.Changed(a.changed)
 	}
 }
@@ -206,7 +207,8 @@ func (a *Announcer) logInterfaces(ctx context.Context, before []Interface) {
 	now := a.Interfaces()
 	for _, i := range now {
 		if len(i.Prefixes) > 0 && !slices.ContainsFunc(before, i.equal) {
-			a.log.InfoContext(ctx, "interface can answer for addresses over L2", "iface", i.Name, "mac", i.MAC.String(), "prefixes", i.Prefixes)
+			a.log.InfoContext(ctx, "interface can answer for addresses over L2", "iface", i.Name, "mac", i.MAC.String(),
+				"prefixes", i.Prefixes)
 		}
 	}
 	for _, b := range before {

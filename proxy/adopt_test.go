@@ -98,7 +98,8 @@ func (l *lab) knock(stop <-chan struct{}, lost chan<- string) {
 			return
 		default:
 		}
-		if got := l.Probe(l.Client, "tcp", netip.AddrPortFrom(proxytest.At("vip", 0), proxytest.PortLocal), ""); got != "pod1 saw client" && bad == "" {
+		if got := l.Probe(l.Client, "tcp", netip.AddrPortFrom(proxytest.At("vip", 0), proxytest.PortLocal),
+			""); got != "pod1 saw client" && bad == "" {
 			bad = got
 		}
 	}

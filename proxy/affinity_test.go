@@ -235,7 +235,8 @@ func TestStaleAffinity(t *testing.T) {
 			eachFlow(func(network string, to netip.AddrPort) {
 				f := state.Family(to.Addr())
 				for _, client := range []*nstest.NS{l.Client, l.Pod2} {
-					entries.WriteString(addClient(proxytest.At(client.Name, f), network, to, netip.AddrPortFrom(proxytest.At(backend, f), 8080), "timeout 1h"))
+					entries.WriteString(addClient(proxytest.At(client.Name, f), network, to,
+						netip.AddrPortFrom(proxytest.At(backend, f), 8080), "timeout 1h"))
 				}
 			})
 			proxytest.NFT(t, entries.String())
@@ -250,7 +251,8 @@ func TestStaleAffinity(t *testing.T) {
 							want = []string{"pod1", "remote"}
 						}
 						if got := l.who(client, network, 0, to); !slices.Contains(want, got) {
-							t.Errorf("%s to %s %s, once at %s: %s; want one of %v", client.Name, network, to, backend, got, want)
+							t.Errorf("%s to %s %s, once at %s: %s; want one of %v", client.Name, network, to, backend,
+								got, want)
 						}
 					})
 				}
@@ -272,11 +274,13 @@ func TestAffinityTimeout(t *testing.T) {
 		to := netip.AddrPortFrom(proxytest.At("vip", 0), 80)
 		other := map[string]string{"pod1": "pod2", "pod2": "pod1"}[l.who(l.Client, "tcp", 0, to)]
 		forgetAll(t)
-		proxytest.NFT(t, addClient(proxytest.At("client", 0), "tcp", to, netip.AddrPortFrom(proxytest.At(other, 0), 8080), "timeout 1h expires 100s"))
+		proxytest.NFT(t, addClient(proxytest.At("client", 0), "tcp", to,
+			netip.AddrPortFrom(proxytest.At(other, 0), 8080), "timeout 1h expires 100s"))
 		if got := l.who(l.Client, "tcp", 0, to); got != other {
 			t.Errorf("%s; want %s, which is remembered", got, other)
 		}
-		out, err := exec.Command("nft", "list", "map", "inet", renderer.TableName, state.AffinityMap(0)).CombinedOutput()
+		out, err := exec.Command("nft", "list", "map", "inet", renderer.TableName,
+			state.AffinityMap(0)).CombinedOutput()
 		if err != nil || !strings.Contains(string(out), "expires 1m") {
 			t.Errorf("want an entry that still expires in 100 seconds: %v\n%s", err, out)
 		}
@@ -319,7 +323,8 @@ func TestAffinityIsTheSameOnAllNodes(t *testing.T) {
 			eachFlow(func(network string, to netip.AddrPort) {
 				f := state.Family(to.Addr())
 				for _, from := range []*nstest.NS{l.Client, l.Pod1} {
-					if got, want := l.who(from, network, 0, to), names[clientSlot(proxytest.At(from.Name, f), pods[f])]; got != want {
+					if got, want := l.who(from, network, 0, to),
+						names[clientSlot(proxytest.At(from.Name, f), pods[f])]; got != want {
 						t.Errorf("%s: %s to %s %s: %s, want %s", scheduler, from.Name, network, to, got, want)
 					}
 				}

@@ -26,7 +26,8 @@ func fillAffinity(t *testing.T, to netip.AddrPort, n int) {
 		if i < n/3 {
 			a, expires = netip.AddrFrom4([4]byte{172, 16 + byte(i>>16), byte(i >> 8), byte(i)}), "20m"
 		}
-		all = append(all, fmt.Sprintf("%s . %s . udp . %d timeout 1h expires %s : 1:1", a, to.Addr(), to.Port(), expires))
+		all = append(all, fmt.Sprintf("%s . %s . udp . %d timeout 1h expires %s : 1:1", a, to.Addr(), to.Port(),
+			expires))
 	}
 	proxytest.AddElements(t, state.AffinityMap(0), all)
 }
@@ -79,8 +80,10 @@ func TestAffinityFull(t *testing.T) {
 				young++
 			}
 		}
-		if want := (affinitySize-10)/3 - int(full[0].Evicted); old != want || young != affinitySize-10-(affinitySize-10)/3 {
-			t.Errorf("%d old and %d young clients are left of %d, and %d evicted; want %d old ones and all others", old, young, affinitySize, full[0].Evicted, want)
+		if want := (affinitySize-10)/3 - int(full[0].Evicted); old != want ||
+			young != affinitySize-10-(affinitySize-10)/3 {
+			t.Errorf("%d old and %d young clients are left of %d, and %d evicted; want %d old ones and all others", old,
+				young, affinitySize, full[0].Evicted, want)
 		}
 
 		// There is room again: clients come back.
@@ -103,9 +106,15 @@ func TestAffinityFull(t *testing.T) {
 func TestAffinityFullSets(t *testing.T) {
 	backends := func(addr string) Target { return Target{Backends: []Backend{{Addr: netip.MustParseAddrPort(addr)}}} }
 	frontend := func(port uint16, affinity time.Duration) Frontend {
-		return Frontend{Protocol: TCP, Port: port, Name: "shop/web", Affinity: affinity, External: backends("10.244.1.11:8080"), Internal: backends("10.244.1.12:8080")}
+		return Frontend{
+			Protocol: TCP, Port: port, Name: "shop/web", Affinity: affinity, External: backends("10.244.1.11:8080"),
+			Internal: backends("10.244.1.12:8080"),
+		}
 	}
-	v := &VIP{Addr: netip.MustParseAddr("192.0.2.1"), Frontends: []Frontend{frontend(80, time.Hour), frontend(81, time.Hour), frontend(82, 0)}}
+	v := &VIP{
+		Addr:      netip.MustParseAddr("192.0.2.1"),
+		Frontends: []Frontend{frontend(80, time.Hour), frontend(81, time.Hour), frontend(82, 0)},
+	}
 	for _, c := range []struct {
 		name   string
 		full   func(f *Frontend) Backend
@@ -118,7 +127,8 @@ func TestAffinityFullSets(t *testing.T) {
 	} {
 		f := &v.Frontends[c.of]
 		listed := ""
-		for _, full := range affinityFull(State{VIPs: proxytest.VIPsOf(v)}, nil, []string{iptables.AffinityName(v, f, c.full(f))}) {
+		for _, full := range affinityFull(State{VIPs: proxytest.VIPsOf(v)}, nil,
+			[]string{iptables.AffinityName(v, f, c.full(f))}) {
 			listed += full.Frontend
 			if full.Evicted != 0 || time.Since(full.Last) > time.Minute {
 				t.Errorf("%s: %+v", c.name, full)

@@ -40,7 +40,9 @@ func BenchmarkIPTables(b *testing.B) {
 			b.Cleanup(func() { os.Setenv("PATH", path) })
 			nstest.Isolate(b)
 			onlyPrograms(b, backend)
-			p, err := New(b.Context(), Options{Logger: slog.New(slog.NewTextHandler(io.Discard, nil)), Mode: ModeIPTables})
+			p, err := New(b.Context(), Options{
+				Logger: slog.New(slog.NewTextHandler(io.Discard, nil)), Mode: ModeIPTables,
+			})
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -209,7 +211,8 @@ func BenchmarkLook(b *testing.B) {
 	for i := range 2 * benchVIPs {
 		fmt.Fprintf(&rules, "chain KUBE-SEP-%d { ip saddr 10.0.0.1 return; meta l4proto tcp dnat to 10.0.0.1; }\n", i)
 	}
-	rules.WriteString("}\ntable inet filter { chain forward { type filter hook forward priority 0; policy drop; ct state established,related accept; ct status dnat accept; }; }\n")
+	rules.WriteString("}\ntable inet filter { chain forward { type filter hook forward priority 0; policy drop; ct " +
+		"state established,related accept; ct status dnat accept; }; }\n")
 	proxytest.NFT(b, rules.String())
 	for b.Loop() {
 		if look := obstacle.Collect(s, &obstacle.Counter{}); len(look.Unseen) > 0 {
@@ -231,7 +234,8 @@ func BenchmarkSetBesideConntrack(b *testing.B) {
 	const entries = 100_000
 	proxytest.FillConntrack(b, 0, entries)
 	flows := 0
-	if _, err := conntrack.ListFlows(p.sock, conntrack.Request{Family: unix.AF_INET}, func(*conntrack.Flow) bool { flows++; return false }); err != nil || flows < entries {
+	if _, err := conntrack.ListFlows(p.sock, conntrack.Request{Family: unix.AF_INET},
+		func(*conntrack.Flow) bool { flows++; return false }); err != nil || flows < entries {
 		b.Fatalf("%d entries, %v", flows, err)
 	}
 	var until time.Duration

@@ -74,7 +74,8 @@ func TestForgottenConnections(t *testing.T) {
 		}
 		mustSet(t, p, s)
 		outside, inside := l.sessions("tcp", 80, "client"), l.sessions("tcp", 80, "pod2")
-		two := slices.Concat(l.sessions("tcp", 81, "client", "pod2", "node"), l.sessions("tcp", 81, "client", "pod2", "node"))
+		two := slices.Concat(l.sessions("tcp", 81, "client", "pod2", "node"),
+			l.sessions("tcp", 81, "client", "pod2", "node"))
 		hash := l.sessions("tcp", 82, "client", "pod2")
 		l.forget()
 		l.check("one backend, from outside", "reset", outside...)
@@ -137,7 +138,8 @@ func TestFlowsOfKilledProcessEnd(t *testing.T) {
 	onAll(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
-		s := endsState(endsFrontend{port: 80, backends: []string{"pod1"}, draining: []string{"pod2"}}, endsFrontend{port: 81, backends: []string{"pod1"}})
+		s := endsState(endsFrontend{port: 80, backends: []string{"pod1"}, draining: []string{"pod2"}},
+			endsFrontend{port: 81, backends: []string{"pod1"}})
 		mustSet(t, p, s)
 		var stay, end []session
 		for _, network := range []string{"tcp", "udp"} {
@@ -145,9 +147,12 @@ func TestFlowsOfKilledProcessEnd(t *testing.T) {
 			stay = append(stay, l.sessions(network, 81, "client", "pod3", "node")...)
 		}
 		// Without what comes after it in Set, this is the moment in which it was killed.
-		after := endsState(endsFrontend{port: 80, backends: []string{"pod3"}}, endsFrontend{port: 81, backends: []string{"pod1"}})
+		after := endsState(endsFrontend{port: 80, backends: []string{"pod3"}},
+			endsFrontend{port: 81, backends: []string{"pod1"}})
 		vips := state.DiffVIPs(s.VIPs, after.VIPs)
-		if err := p.rules.renderer.Update(t.Context(), renderer.Step{Have: s, Want: after, VIPs: vips, Elements: state.DiffStates(s, after, vips, state.RepliesOf(s.VIPs))}); err != nil {
+		if err := p.rules.renderer.Update(t.Context(),
+			renderer.Step{Have: s, Want: after, VIPs: vips,
+				Elements: state.DiffStates(s, after, vips, state.RepliesOf(s.VIPs))}); err != nil {
 			t.Fatal(err)
 		}
 		if err := p.Close(); err != nil {

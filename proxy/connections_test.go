@@ -110,7 +110,9 @@ func TestConnectionsEndWithTheirBackend(t *testing.T) {
 			draining[i].draining = []string{"pod1"}
 		}
 		before = append(before, endsFrontend{port: 85, backends: []string{"remote"}})
-		draining = append(draining, endsFrontend{port: 85, backends: []string{"pod1", "pod2"}, draining: []string{"remote"}})
+		draining = append(draining, endsFrontend{
+			port: 85, backends: []string{"pod1", "pod2"}, draining: []string{"remote"},
+		})
 		after = append(after, endsFrontend{port: 85, backends: []string{"pod1", "pod2"}})
 
 		mustSet(t, p, endsState(before...))
@@ -172,7 +174,8 @@ func TestSilentClientsAreReset(t *testing.T) {
 		for v := range s.VIPs.All() {
 			for i := range v.Frontends {
 				if f := &v.Frontends[i]; f.Port == 86 {
-					f.Sources = proxytest.Prefixes("198.51.100.0/24", "2001:db8:f::/48")[state.Family(v.Addr) : state.Family(v.Addr)+1]
+					f.Sources = proxytest.Prefixes("198.51.100.0/24",
+						"2001:db8:f::/48")[state.Family(v.Addr) : state.Family(v.Addr)+1]
 				}
 			}
 		}
@@ -293,19 +296,22 @@ func TestCutConnectionFreesItsPort(t *testing.T) {
 			l.Router.Do(func() { proxytest.NFT(t, "delete table inet cut") })
 		}
 		l.Pod1.Do(func() {
-			proxytest.NFT(t, "table inet dead { chain in { type filter hook input priority 0; policy drop; meta l4proto icmpv6 accept; }; }")
+			proxytest.NFT(t, "table inet dead { chain in { type filter hook input priority 0; policy drop; meta "+
+				"l4proto icmpv6 accept; }; }")
 		})
 		for _, step := range []struct {
 			state endsFrontend
 			want  string
 		}{
-			{endsFrontend{port: 80, backends: []string{"pod3"}, draining: []string{"pod1"}}, "silence"}, // the port is still the old connection's
+			// the port is still the old connection's
+			{endsFrontend{port: 80, backends: []string{"pod3"}, draining: []string{"pod1"}}, "silence"},
 			{endsFrontend{port: 80, backends: []string{"pod3"}}, "pod3 saw client"},
 		} {
 			mustSet(t, p, endsState(step.state))
 			swept(t, p)
 			for family := range state.SetID(2) {
-				if got := l.ProbeFrom(l.Client, "tcp", 4444, netip.AddrPortFrom(proxytest.At("vip", family), 80), step.want); got != step.want {
+				if got := l.ProbeFrom(l.Client, "tcp", 4444, netip.AddrPortFrom(proxytest.At("vip", family), 80),
+					step.want); got != step.want {
 					t.Errorf("family %d, draining %v: %s; want %s", family, step.state.draining, got, step.want)
 				}
 			}
@@ -336,7 +342,8 @@ func TestResetConnectionFreesItsPort(t *testing.T) {
 			var err error
 			l.Pod1.Do(func() {
 				// By its path: what iptables is tried with has no PATH but its own.
-				out, err = exec.Command("/bin/ss", "--kill", "dst", netip.AddrPortFrom(proxytest.At("client", family), 4444).String()).CombinedOutput()
+				out, err = exec.Command("/bin/ss", "--kill", "dst",
+					netip.AddrPortFrom(proxytest.At("client", family), 4444).String()).CombinedOutput()
 			})
 			if err != nil {
 				t.Fatalf("%v: %s", err, out)
@@ -349,7 +356,8 @@ func TestResetConnectionFreesItsPort(t *testing.T) {
 		swept(t, p)
 		for family := range state.SetID(2) {
 			const want = "pod3 saw client"
-			if got := l.ProbeFrom(l.Client, "tcp", 4444, netip.AddrPortFrom(proxytest.At("vip", family), 80), want); got != want {
+			if got := l.ProbeFrom(l.Client, "tcp", 4444, netip.AddrPortFrom(proxytest.At("vip", family), 80),
+				want); got != want {
 				t.Errorf("family %d: %s; want %s", family, got, want)
 			}
 		}
@@ -388,7 +396,8 @@ func TestConnectionsWhenTheVIPGoes(t *testing.T) {
 	withFastPath(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
-		two := endsState(endsFrontend{port: 80, backends: []string{"pod1"}}, endsFrontend{port: 81, backends: []string{"pod1"}})
+		two := endsState(endsFrontend{port: 80, backends: []string{"pod1"}},
+			endsFrontend{port: 81, backends: []string{"pod1"}})
 		mustSet(t, p, two)
 		open := l.sessions("tcp", 80, "client", "pod2")
 		mustSet(t, p, endsState(endsFrontend{port: 81, backends: []string{"pod2"}}))
@@ -433,7 +442,9 @@ func TestConnectionsToTheNodesOwnAddress(t *testing.T) {
 		var open []session
 		for family := range state.SetID(2) {
 			to := netip.AddrPortFrom(proxytest.At("mine", family), 80)
-			open = append(open, session{Conn: l.Connect(l.Client, "tcp", 0, to), from: "client", network: "tcp", to: to})
+			open = append(open, session{
+				Conn: l.Connect(l.Client, "tcp", 0, to), from: "client", network: "tcp", to: to,
+			})
 		}
 		l.check("at first", "pod1 saw client", open...)
 		mustSet(t, p, State{Node: "n1", Owned: s.Owned})

@@ -16,7 +16,8 @@ import (
 // takes a moment longer than Set.
 func swept(t *testing.T, p *Proxy) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !p.cleaner.IsIdle() || p.offloader.busy(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); !p.cleaner.IsIdle() ||
+		p.offloader.busy(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("not swept: %s", p.Status().ConntrackError)
 		}
@@ -67,7 +68,8 @@ func TestOwnedIsSweptBeforeSetReturns(t *testing.T) {
 		s := proxytest.PacketState(LocalClients{})
 		for family := range state.SetID(2) {
 			for _, network := range []string{"tcp", "udp"} {
-				l.ProbeFrom(l.Client, network, 4444, netip.AddrPortFrom(proxytest.At("vip", family), proxytest.PortLocal), "silence")
+				l.ProbeFrom(l.Client, network, 4444,
+					netip.AddrPortFrom(proxytest.At("vip", family), proxytest.PortLocal), "silence")
 			}
 			node := proxytest.At("node", family)
 			l.ProbeFrom(l.Client, "udp", 4445, netip.AddrPortFrom(node, 9), "refused")
@@ -155,7 +157,8 @@ func TestSYNLeavesRemovedEndpoint(t *testing.T) {
 		p := newProxy(t)
 		// Dead as a host without power is; only its neighbours are not told.
 		l.Pod2.Do(func() {
-			proxytest.NFT(t, "table inet dead { chain in { type filter hook input priority 0; policy drop; meta l4proto icmpv6 accept; }; }")
+			proxytest.NFT(t, "table inet dead { chain in { type filter hook input priority 0; policy drop; meta "+
+				"l4proto icmpv6 accept; }; }")
 		})
 		mustSet(t, p, tcpState("pod2", "pod1"))
 		var conns [2]net.Conn
@@ -176,7 +179,8 @@ func TestSYNLeavesRemovedEndpoint(t *testing.T) {
 		mustSet(t, p, s)
 		swept(t, p)
 		for family := range state.SetID(2) {
-			if got := l.ProbeFrom(l.Client, "tcp", 4444, netip.AddrPortFrom(proxytest.At("vip", family), 80), "pod1 saw client"); got != "pod1 saw client" {
+			if got := l.ProbeFrom(l.Client, "tcp", 4444, netip.AddrPortFrom(proxytest.At("vip", family), 80),
+				"pod1 saw client"); got != "pod1 saw client" {
 				t.Errorf("family %d, from the same port: %s; want pod1 saw client", family, got)
 			}
 			if got := l.Ask(conns[family]); got != "pod1 saw client" {

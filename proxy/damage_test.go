@@ -47,7 +47,8 @@ var damages = []damage{
 	{"a rule is added", "add rule inet fanfare nat-prerouting accept", "", rulesFound},
 	{"a rule comes first", "insert rule inet fanfare unasked accept", "", rulesFound},
 	{"a chain is added", "add chain inet fanfare mine", "", rulesFound},
-	{"a chain comes before ours", "add chain inet fanfare mine { type nat hook prerouting priority -102; }; add rule inet fanfare mine accept", "", rulesFound},
+	{"a chain comes before ours", "add chain inet fanfare mine { type nat hook prerouting priority -102; }; add rule " +
+		"inet fanfare mine accept", "", rulesFound},
 	{"a policy is changed", "add chain inet fanfare filter-prerouting { policy drop; }", "", rulesFound},
 
 	{"an element is deleted", "delete element inet fanfare xsvc4 { 192.0.2.1 . tcp . 80 }", "",
@@ -62,8 +63,10 @@ var damages = []damage{
 	{"a number is changed", "delete element inet fanfare xsvc4 { 192.0.2.1 . tcp . 80 }; " +
 		"add element inet fanfare xsvc4 { 192.0.2.1 . tcp . 80 : 1:1 }", "",
 		"1 elements missing or changed, such as xsvc4 { 192.0.2.1 . tcp . 80 : 10:1 }"},
-	{"a verdict is changed", "delete element inet fanfare isvcto { 20:1 }; add element inet fanfare isvcto { 20:1 : goto refuse }", "", numbersFound},
-	{"a verdict of another program", "delete element inet fanfare xsvcto { 10:1 }; add element inet fanfare xsvcto { 10:1 : jump x1 }", "", numbersFound},
+	{"a verdict is changed", "delete element inet fanfare isvcto { 20:1 }; add element inet fanfare isvcto { " +
+		"20:1 : goto refuse }", "", numbersFound},
+	{"a verdict of another program", "delete element inet fanfare xsvcto { 10:1 }; add element inet fanfare " +
+		"xsvcto { 10:1 : jump x1 }", "", numbersFound},
 	{"a number leads nowhere", "delete element inet fanfare xsvcto { 10:1 }", "", numbersFound},
 	{"a number of another program", "delete element inet fanfare xsvc4 { 192.0.2.1 . tcp . 80 }; " +
 		"add element inet fanfare xsvc4 { 192.0.2.1 . tcp . 80 : 77:1 }", "",
@@ -77,8 +80,10 @@ var damages = []damage{
 	{"a set is deleted", "delete set inet fanfare drain4", "", "sets missing: drain4"},
 	// Only of a set that no rule asks the kernel lets others be made.
 	{"a set is another", "delete set inet fanfare drain4; add set inet fanfare drain4 " +
-		"{ type ipv4_addr . inet_proto . inet_service . ipv4_addr . inet_service; flags timeout; timeout 1h; }", "", rulesFound},
-	{"a set has other keys", "delete set inet fanfare drain4; add set inet fanfare drain4 { type ipv4_addr; }", "", rulesFound},
+		"{ type ipv4_addr . inet_proto . inet_service . ipv4_addr . inet_service; flags timeout; timeout 1h; }", "",
+		rulesFound},
+	{"a set has other keys", "delete set inet fanfare drain4; add set inet fanfare drain4 { type ipv4_addr; }", "",
+		rulesFound},
 	{"a set is a map", "delete set inet fanfare drain4; add map inet fanfare drain4 " +
 		"{ type ipv4_addr . inet_proto . inet_service . ipv4_addr . inet_service : verdict; }", "", rulesFound},
 }
@@ -148,7 +153,8 @@ func TestRepairInSeveralAttempts(t *testing.T) {
 		p := newProxy(t)
 		s := proxytest.PacketState(LocalClients{InterfacePrefix: "cali"})
 		mustSet(t, p, s)
-		for _, errs := range [][]error{{nfnl.ErrUnanswered}, {nfnl.ErrUnanswered, iptables.ErrRefused}, {os.ErrDeadlineExceeded}, {nfnl.ErrUnanswered, os.ErrDeadlineExceeded}} {
+		for _, errs := range [][]error{{nfnl.ErrUnanswered}, {nfnl.ErrUnanswered, iptables.ErrRefused},
+			{os.ErrDeadlineExceeded}, {nfnl.ErrUnanswered, os.ErrDeadlineExceeded}} {
 			before := p.Status().Repairs
 			var found string
 			if testMode == ModeNFTables {
@@ -156,7 +162,8 @@ func TestRepairInSeveralAttempts(t *testing.T) {
 				proxytest.NFT(t, d.script)
 				found = d.found
 			} else {
-				d := xtDamages[slices.IndexFunc(xtDamages, func(d xtDamage) bool { return d.name == "an entry is added" })]
+				d := xtDamages[slices.IndexFunc(xtDamages,
+					func(d xtDamage) bool { return d.name == "an entry is added" })]
 				d.do(t, p.Status().Programs[0])
 				found = d.found
 			}
@@ -213,7 +220,8 @@ func (l *lab) checkRepaired(t *testing.T, p *Proxy, s State, before uint64, name
 	if got.Repairs != before+1 || !strings.Contains(got.Found, found) {
 		t.Errorf("%s: %d repairs, found %q; want one and %q", name, got.Repairs-before, got.Found, found)
 	}
-	if got := l.Probe(l.Client, "tcp", netip.AddrPortFrom(proxytest.At("vip", 0), proxytest.PortLocal), ""); got != "pod1 saw client" {
+	if got := l.Probe(l.Client, "tcp", netip.AddrPortFrom(proxytest.At("vip", 0), proxytest.PortLocal),
+		""); got != "pod1 saw client" {
 		t.Errorf("%s: afterwards: %s", name, got)
 	}
 }
@@ -233,27 +241,40 @@ const noLimits = "-t filter -F FANFARE-SOURCES"
 // xtDamages of a packetState with clients behind cali.
 var xtDamages = []xtDamage{
 	{"a jump is deleted", "-t nat -D PREROUTING 1", "", "", "table nat does not lead to our chains first"},
-	{"another rule comes first", "-t nat -I PREROUTING 1 -d 192.0.2.1 -j ACCEPT", "", "", "table nat does not lead to our chains first"},
-	{"a rule is deleted", "-t nat -D FAN-x-t81-192.0.2.1 1", "", "", "1 chains missing or changed, such as FAN-x-t81-192.0.2.1"},
-	{"a rule is replaced", "-t raw -R FANFARE-UNASSIGNED 1 -j RETURN", "", "", "table raw: 1 chains missing or changed, such as FANFARE-UNASSIGNED"},
-	{"a rule is added", "-t filter -A FANFARE-REFUSE -j ACCEPT", "", "", "1 chains missing or changed, such as FANFARE-REFUSE"},
-	{"a rule comes first", "-t nat -I FANFARE-ARRIVING 1 -j RETURN", "", "", "1 chains missing or changed, such as FANFARE-ARRIVING"},
-	{"a chain is flushed", "-t filter -F FANFARE-UNSERVED", "", "", "1 chains missing or changed, such as FANFARE-UNSERVED"},
+	{"another rule comes first", "-t nat -I PREROUTING 1 -d 192.0.2.1 -j ACCEPT", "", "",
+		"table nat does not lead to our chains first"},
+	{"a rule is deleted", "-t nat -D FAN-x-t81-192.0.2.1 1", "", "",
+		"1 chains missing or changed, such as FAN-x-t81-192.0.2.1"},
+	{"a rule is replaced", "-t raw -R FANFARE-UNASSIGNED 1 -j RETURN", "", "",
+		"table raw: 1 chains missing or changed, such as FANFARE-UNASSIGNED"},
+	{"a rule is added", "-t filter -A FANFARE-REFUSE -j ACCEPT", "", "",
+		"1 chains missing or changed, such as FANFARE-REFUSE"},
+	{"a rule comes first", "-t nat -I FANFARE-ARRIVING 1 -j RETURN", "", "",
+		"1 chains missing or changed, such as FANFARE-ARRIVING"},
+	{"a chain is flushed", "-t filter -F FANFARE-UNSERVED", "", "",
+		"1 chains missing or changed, such as FANFARE-UNSERVED"},
 	{"a chain is added", "-t nat -N FAN-mine", "", "", "1 unknown chains, such as FAN-mine"},
 	{"a table is flushed", "-t nat -F", "", "", "chains missing or changed"},
 
 	{"a set is flushed", "", "flush fanfare-vips4", "", "1 entries missing, such as fanfare-vips4 192.0.2.1"},
-	{"an entry is deleted", "", "del fanfare-xreject4 192.0.2.1,tcp:83", "", "1 entries missing, such as fanfare-xreject4 192.0.2.1,tcp:83"},
-	{"an entry is added", "", "add fanfare-vips4 192.0.2.33", "", "1 unknown entries, such as fanfare-vips4 192.0.2.33"},
-	{"an entry says the contrary", "", "add fanfare-owned4 192.0.2.0/24 nomatch", "", "1 entries missing, such as fanfare-owned4 192.0.2.0/24"},
-	{"a set has another's entries", "", "create fanfare-spare hash:ip; add fanfare-spare 192.0.2.33; swap fanfare-vips4 fanfare-spare; destroy fanfare-spare",
+	{"an entry is deleted", "", "del fanfare-xreject4 192.0.2.1,tcp:83", "",
+		"1 entries missing, such as fanfare-xreject4 192.0.2.1,tcp:83"},
+	{"an entry is added", "", "add fanfare-vips4 192.0.2.33", "",
+		"1 unknown entries, such as fanfare-vips4 192.0.2.33"},
+	{"an entry says the contrary", "", "add fanfare-owned4 192.0.2.0/24 nomatch", "",
+		"1 entries missing, such as fanfare-owned4 192.0.2.0/24"},
+	{"a set has another's entries", "", "create fanfare-spare hash:ip; add fanfare-spare 192.0.2.33; swap " +
+		"fanfare-vips4 fanfare-spare; destroy fanfare-spare",
 		"", "1 entries missing, such as fanfare-vips4 192.0.2.1"},
-	{"a set is another", "", "create fanfare-spare hash:ip timeout 1h; swap fanfare-vips4 fanfare-spare; destroy fanfare-spare",
+	{"a set is another", "", "create fanfare-spare hash:ip timeout 1h; swap fanfare-vips4 fanfare-spare; " +
+		"destroy fanfare-spare",
 		"", "sets of another form: fanfare-vips4"},
 	{"a set is destroyed", noLimits, "destroy fanfare-limited4", "", "table filter"},
-	{"a set is of another type", noLimits, "destroy fanfare-limited4; create fanfare-limited4 hash:ip", "", "sets of another form: fanfare-limited4"},
+	{"a set is of another type", noLimits, "destroy fanfare-limited4; create fanfare-limited4 hash:ip", "",
+		"sets of another form: fanfare-limited4"},
 	{"a set that rules ask is of another type", noLimits, "destroy fanfare-limited4; create fanfare-limited4 hash:net",
-		"-t filter -A FANFARE-SOURCES -m set --match-set fanfare-limited4 dst -j DROP", "sets of another form: fanfare-limited4"},
+		"-t filter -A FANFARE-SOURCES -m set --match-set fanfare-limited4 dst -j DROP",
+		"sets of another form: fanfare-limited4"},
 }
 
 func (d xtDamage) do(t *testing.T, program string) {

@@ -66,7 +66,9 @@ func TestAnswersOfDrainingBackend(t *testing.T) {
 			asked = nil
 			for i := range 20 {
 				vip := netip.AddrPortFrom(proxytest.At("vip", state.SetID(i%2)), 53)
-				asked = append(asked, session{Conn: l.Connect(l.Client, "udp", 0, vip), from: "client", network: "udp", to: vip})
+				asked = append(asked, session{
+					Conn: l.Connect(l.Client, "udp", 0, vip), from: "client", network: "udp", to: vip,
+				})
 				if _, err := fmt.Fprint(asked[i], "asks ", round, i); err != nil {
 					t.Fatal(err)
 				}
@@ -74,7 +76,8 @@ func TestAnswersOfDrainingBackend(t *testing.T) {
 			mustSet(t, p, stateOf(to, from))
 			for i, s := range asked {
 				if got, want := s.answer(), fmt.Sprint(from, " asks ", round, i); got != want {
-					t.Errorf("round %d, %s from port %s: %q; want %q of the backend that drains", round, s.to, s.LocalAddr(), got, want)
+					t.Errorf("round %d, %s from port %s: %q; want %q of the backend that drains", round, s.to,
+						s.LocalAddr(), got, want)
 				}
 			}
 			from, to = to, from

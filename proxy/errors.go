@@ -26,7 +26,8 @@ func isStale(err error) bool {
 
 // blamed are the errors of the kernel for a change that is too large or unacceptable.
 var blamed = []error{
-	unix.ENOMEM, unix.EINVAL, unix.E2BIG, unix.EMSGSIZE, unix.ENFILE, unix.ENOSPC, unix.EMLINK, unix.ERANGE, unix.ELOOP, unix.EOVERFLOW, unix.ENOBUFS,
+	unix.ENOMEM, unix.EINVAL, unix.E2BIG, unix.EMSGSIZE, unix.ENFILE, unix.ENOSPC, unix.EMLINK, unix.ERANGE, unix.ELOOP,
+	unix.EOVERFLOW, unix.ENOBUFS,
 }
 
 // blamesState reports whether one address may have caused an error of the kernel. No address is

@@ -153,7 +153,8 @@ func (o *offloader) rest(ctx context.Context) error {
 
 // render makes b.want from a State. Most calls find nothing changed.
 func (o *offloader) render(s State) {
-	same := o.chosen != nil && s.Node == o.from.Node && len(state.DiffVIPs(o.from.VIPs, s.VIPs)) == 0 && slices.Equal(s.Outward, o.from.Outward) && state.SameShared(s, o.from)
+	same := o.chosen != nil && s.Node == o.from.Node && len(state.DiffVIPs(o.from.VIPs, s.VIPs)) == 0 &&
+		slices.Equal(s.Outward, o.from.Outward) && state.SameShared(s, o.from)
 	if same {
 		return
 	}
@@ -266,7 +267,8 @@ func (o *offloader) outline() (st *FastPathStatus, p fastpath.Status, works bool
 		return st, p, false
 	}
 	p = path.Status()
-	st.Interfaces, st.Flows, st.Capacity, st.Full, st.Repairs, st.Found = p.Interfaces, p.Flows, p.Capacity, p.Full, p.Repairs, p.Found
+	st.Interfaces, st.Flows, st.Capacity, st.Full, st.Repairs, st.Found = p.Interfaces, p.Flows, p.Capacity, p.Full,
+		p.Repairs, p.Found
 	for _, l := range p.Limited {
 		st.Limited = append(st.Limited, LimitedAddress(l))
 	}
@@ -284,17 +286,24 @@ func (o *offloader) register(r prometheus.Registerer) error {
 	}
 	count := func() *FastPathStatus { st, _, _ := o.outline(); return st }
 	gauge := func(name, help string, value func(*FastPathStatus) float64) error {
-		return r.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "fanfare", Subsystem: "proxy", Name: name, Help: help},
+		return r.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Namespace: "fanfare", Subsystem: "proxy", Name: name, Help: help,
+		},
 			func() float64 { return value(count()) }))
 	}
 	return errors.Join(
-		gauge("fast_path_frontends", "Frontends whose new flows the fast path takes.", func(s *FastPathStatus) float64 { return float64(s.Frontends) }),
-		gauge("fast_path_flows", "Flows that go past netfilter by the fast path.", func(s *FastPathStatus) float64 { return float64(s.Flows) }),
-		gauge("fast_path_capacity", "Flows for which the fast path has room.", func(s *FastPathStatus) float64 { return float64(s.Capacity) }),
-		gauge("fast_path_limited_addresses", "Addresses that have as many flows in the fast path as they may have.", func(s *FastPathStatus) float64 { return float64(len(s.Limited)) }),
+		gauge("fast_path_frontends", "Frontends whose new flows the fast path takes.",
+			func(s *FastPathStatus) float64 { return float64(s.Frontends) }),
+		gauge("fast_path_flows", "Flows that go past netfilter by the fast path.",
+			func(s *FastPathStatus) float64 { return float64(s.Flows) }),
+		gauge("fast_path_capacity", "Flows for which the fast path has room.",
+			func(s *FastPathStatus) float64 { return float64(s.Capacity) }),
+		gauge("fast_path_limited_addresses", "Addresses that have as many flows in the fast path as they may have.",
+			func(s *FastPathStatus) float64 { return float64(len(s.Limited)) }),
 		r.Register(prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Namespace: "fanfare", Subsystem: "proxy", Name: "fast_path_full_total",
-			Help: "New flows that the fast path left to the rules, since it had no room for another flow of their address.",
+			Help: "New flows that the fast path left to the rules, since it had no room for another " +
+				"flow of their address.",
 		}, func() float64 { return float64(count().Full) })),
 	)
 }

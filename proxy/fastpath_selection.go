@@ -42,7 +42,9 @@ type offloadCandidate struct {
 }
 
 func newSelection(node string) *selection {
-	return &selection{node: node, fronts: make(map[frontendKey]*offloadCandidate), users: make(map[frontendKey][]*offloadCandidate)}
+	return &selection{
+		node: node, fronts: make(map[frontendKey]*offloadCandidate), users: make(map[frontendKey][]*offloadCandidate),
+	}
 }
 
 // state is the fast path's part of a valid State of the selection's node. An unchanged VIP is
@@ -139,7 +141,8 @@ func (s *selection) why(key frontendKey) string {
 			break // the cause, not another consequence of it
 		}
 	}
-	return fmt.Sprintf("backend %s is that of %s as well, which is left to the rules", shared.addr, with.Label(with.vip))
+	return fmt.Sprintf("backend %s is that of %s as well, which is left to the rules", shared.addr,
+		with.Label(with.vip))
 }
 
 // remove takes the frontends of a VIP away, and returns the neighbours of those left to
@@ -188,7 +191,8 @@ func (s *selection) release(released []*offloadCandidate) {
 
 // connected are an offloadCandidate that is left and its connected ones; or some of them, if one is found that
 // keeps all with the rules: held are the candidates of which that is known already.
-func (s *selection) connected(c *offloadCandidate, held map[*offloadCandidate]bool) (all []*offloadCandidate, kept bool) {
+func (s *selection) connected(c *offloadCandidate,
+	held map[*offloadCandidate]bool) (all []*offloadCandidate, kept bool) {
 	all = []*offloadCandidate{c}
 	seen, walked := map[*offloadCandidate]bool{c: true}, make(map[frontendKey]bool)
 	for i := 0; i < len(all); i++ {

@@ -121,12 +121,15 @@ func wrongSelection(n *selection, s *State, before, got fastpath.State) string {
 			}
 		}
 		alike := func(a, b fastpath.Frontend) bool {
-			return a.Addr == b.Addr && a.Protocol == b.Protocol && a.Take == b.Take && slices.Equal(a.Backends, b.Backends) && slices.Equal(a.Draining, b.Draining) && slices.Equal(a.Replying, b.Replying)
+			return a.Addr == b.Addr && a.Protocol == b.Protocol && a.Take == b.Take &&
+				slices.Equal(a.Backends, b.Backends) && slices.Equal(a.Draining, b.Draining) &&
+				slices.Equal(a.Replying, b.Replying)
 		}
 		if got.VIPs[i].Addr != v.Addr || !slices.EqualFunc(got.VIPs[i].Frontends, want, alike) {
 			return fmt.Sprintf("%+v\nwant %+v", got.VIPs[i], want)
 		}
-		at, found := slices.BinarySearchFunc(before.VIPs, v.Addr, func(v *fastpath.VIP, a netip.Addr) int { return v.Addr.Compare(a) })
+		at, found := slices.BinarySearchFunc(before.VIPs, v.Addr,
+			func(v *fastpath.VIP, a netip.Addr) int { return v.Addr.Compare(a) })
 		if kept := found && before.VIPs[at] == got.VIPs[i]; kept && n.turned[v] {
 			return fmt.Sprintf("%s turned, and is the same", v.Addr)
 		}
@@ -158,7 +161,8 @@ func TestSelectionKeepsWhatIs(t *testing.T) {
 	}
 	s.VIPs = proxytest.WithVIPs(s.VIPs, third())
 	s.VIPs.At(2).Frontends[0].Affinity = time.Hour
-	if last := n.state(&s); last.VIPs[0] == after.VIPs[0] || last.VIPs[0].Frontends[0].Take || last.VIPs[1] != after.VIPs[1] {
+	if last := n.state(&s); last.VIPs[0] == after.VIPs[0] || last.VIPs[0].Frontends[0].Take ||
+		last.VIPs[1] != after.VIPs[1] {
 		t.Errorf("%+v shares its backends with what is left to the rules", last.VIPs[0])
 	}
 }
@@ -169,7 +173,11 @@ func BenchmarkSelection(b *testing.B) {
 	vip := func(i, version int) *VIP {
 		v := proxytest.BenchVIP(i, version)
 		for pod := range byte(8) {
-			v.Frontends[0].External.Backends = append(v.Frontends[0].External.Backends, Backend{Node: "n1", Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{11, pod, byte(i >> 8), byte(i)}), 8080)})
+			v.Frontends[0].External.Backends = append(v.Frontends[0].External.Backends,
+				Backend{
+					Node: "n1", Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{11, pod, byte(i >> 8), byte(i)}),
+						8080),
+				})
 		}
 		return v
 	}

@@ -85,7 +85,10 @@ func fastWebState(names ...string) State {
 	s := State{Node: "n1", Outward: []string{"eth0"}}
 	for _, name := range names {
 		to := Target{Backends: proxytest.Backends(0, "pod1")}
-		s.VIPs = proxytest.WithVIPs(s.VIPs, &VIP{Addr: proxytest.At(name, 0), Frontends: []Frontend{{Protocol: TCP, Port: 80, Name: "shop/web", External: to, Internal: to}}})
+		s.VIPs = proxytest.WithVIPs(s.VIPs, &VIP{
+			Addr: proxytest.At(name, 0), Frontends: []Frontend{{Protocol: TCP, Port: 80, Name: "shop/web", External: to,
+				Internal: to}},
+		})
 	}
 	return s
 }
@@ -103,7 +106,9 @@ func TestFastPathFollowsTheRules(t *testing.T) {
 			}
 			return fmt.Sprint(vips)
 		}
-		p, err := New(t.Context(), Options{Logger: slog.New(slog.NewTextHandler(t.Output(), nil)), Mode: testMode, FastPath: path.opener()})
+		p, err := New(t.Context(), Options{
+			Logger: slog.New(slog.NewTextHandler(t.Output(), nil)), Mode: testMode, FastPath: path.opener(),
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -116,9 +121,12 @@ func TestFastPathFollowsTheRules(t *testing.T) {
 			state State
 			want  string
 		}{
-			{both, "open[] by rules for [], shrink[192.0.2.1:80 192.0.2.2:80] by rules for [], grow[192.0.2.1:80 192.0.2.2:80] by rules for [192.0.2.1 192.0.2.2]"},
-			{one, "shrink[192.0.2.1:80] by rules for [192.0.2.1 192.0.2.2], grow[192.0.2.1:80] by rules for [192.0.2.1]"},
-			{one, "shrink[192.0.2.1:80] by rules for [192.0.2.1], grow[192.0.2.1:80] by rules for [192.0.2.1]"}, // this finds what another program detached
+			{both, "open[] by rules for [], shrink[192.0.2.1:80 192.0.2.2:80] by rules for [], grow[192.0.2.1:80 " +
+				"192.0.2.2:80] by rules for [192.0.2.1 192.0.2.2]"},
+			{one, "shrink[192.0.2.1:80] by rules for [192.0.2.1 192.0.2.2], grow[192.0.2.1:80] by " +
+				"rules for [192.0.2.1]"},
+			// this finds what another program detached
+			{one, "shrink[192.0.2.1:80] by rules for [192.0.2.1], grow[192.0.2.1:80] by rules for [192.0.2.1]"},
 		} {
 			mustSet(t, p, tc.state)
 			if got := path.take(); got != tc.want {
@@ -218,15 +226,19 @@ func (o *offloader) busy() bool { return o != nil && o.path.Status().Busy }
 func TestFastPathStatus(t *testing.T) {
 	path := &fakePath{status: fastpath.Status{
 		Interfaces: []string{"eth0"}, Flows: 7, Capacity: 100, Full: 3,
-		Limited:      []fastpath.Limit{{Addr: proxytest.At("vip2", 0), Flows: 5, Rejected: 3}},
-		NotOffloaded: []fastpath.NotOffloaded{{Addr: netip.AddrPortFrom(proxytest.At("vip2", 0), 80), Protocol: fastpath.TCP, Why: "no interface leads to backend 10.244.1.11:8080"}},
-		Problems:     []string{"there is no interface eth1"},
+		Limited: []fastpath.Limit{{Addr: proxytest.At("vip2", 0), Flows: 5, Rejected: 3}},
+		NotOffloaded: []fastpath.NotOffloaded{{Addr: netip.AddrPortFrom(proxytest.At("vip2", 0), 80),
+			Protocol: fastpath.TCP, Why: "no interface leads to backend 10.244.1.11:8080"}},
+		Problems: []string{"there is no interface eth1"},
 	}}
 	b := newOffloader(path.opener(), nil, slog.New(slog.DiscardHandler), func() {})
 	s := fastWebState("vip", "vip2")
 	s.VIPs.At(0).Frontends = append(s.VIPs.At(0).Frontends,
 		Frontend{Protocol: TCP, Port: 81, External: Target{Backends: proxytest.Backends(0, "remote")}},
-		Frontend{Protocol: TCP, Port: 82, External: Target{Miss: Drop}, Internal: Target{Backends: proxytest.Backends(0, "remote")}})
+		Frontend{
+			Protocol: TCP, Port: 82, External: Target{Miss: Drop},
+			Internal: Target{Backends: proxytest.Backends(0, "remote")},
+		})
 	b.shrink(t.Context(), s)
 	b.grow(t.Context())
 	got := b.status(s)
@@ -234,7 +246,8 @@ func TestFastPathStatus(t *testing.T) {
 		{"192.0.2.1 tcp/81", "backends on other nodes"},
 		{"192.0.2.2 tcp/80 shop/web", "no interface leads to backend 10.244.1.11:8080"},
 	}
-	if got.Frontends != 1 || !slices.Equal(got.NotOffloaded, want) || got.Error != "there is no interface eth1" || got.Flows != 7 || got.Capacity != 100 ||
+	if got.Frontends != 1 || !slices.Equal(got.NotOffloaded, want) || got.Error != "there is no interface eth1" ||
+		got.Flows != 7 || got.Capacity != 100 ||
 		!slices.Equal(got.Limited, []LimitedAddress{{proxytest.At("vip2", 0), 5, 3}}) {
 		t.Errorf("%+v; want 1 frontend, and left\n%+v", got, want)
 	}

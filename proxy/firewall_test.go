@@ -232,7 +232,8 @@ func TestKubeProxyOfTheSamePriority(t *testing.T) {
 			awaitObstacles(t, p, "")
 			return
 		}
-		if got := l.Probe(l.Client, "tcp", netip.AddrPortFrom(proxytest.At("vip", 0), proxytest.PortLocal), "silence"); strings.Contains(got, "saw") {
+		if got := l.Probe(l.Client, "tcp", netip.AddrPortFrom(proxytest.At("vip", 0), proxytest.PortLocal),
+			"silence"); strings.Contains(got, "saw") {
 			t.Errorf("%s: want what came last to be first", got)
 		}
 		awaitObstacles(t, p, "chain ip kube-proxy nat-prerouting")
@@ -245,7 +246,8 @@ func TestKubeProxyOfTheSamePriority(t *testing.T) {
 // probe4 is a client's connection over IPv4.
 func (l *lab) probe4(t *testing.T, want string) {
 	t.Helper()
-	if got := l.Probe(l.Client, "tcp", netip.AddrPortFrom(proxytest.At("vip", 0), proxytest.PortLocal), want); got != want {
+	if got := l.Probe(l.Client, "tcp", netip.AddrPortFrom(proxytest.At("vip", 0), proxytest.PortLocal),
+		want); got != want {
 		t.Errorf("client to the VIP: %s; want %s", got, want)
 	}
 }
@@ -261,7 +263,8 @@ func TestFirewallOfProcesses(t *testing.T) {
 		proxytest.NFT(t, strings.Replace(rules, "%s", "", 1))
 		l.shut(t, proxytest.PortHost)
 		checkObstacle(t, s, obstacle.Firewall, "chain inet filter input")
-		proxytest.NFT(t, "table inet raw { chain pre { type filter hook prerouting priority raw; iif lo notrack; }; }") // replies come in nowhere
+		// replies come in nowhere
+		proxytest.NFT(t, "table inet raw { chain pre { type filter hook prerouting priority raw; iif lo notrack; }; }")
 		proxytest.NFT(t, "delete table inet filter\n"+strings.Replace(rules, "%s", "ct status dnat accept;", 1))
 		l.through(t, proxytest.PortHost, "node saw client")
 		checkObstacle(t, s, "", "")
@@ -289,16 +292,21 @@ func TestFirewallOfIPTables(t *testing.T) {
 		}{
 			{"iptables-nft -N DOCKER-USER", "", "", ""},
 			{"iptables-nft -I FORWARD -j DOCKER-USER", "", "", ""},
-			{"iptables-nft -A DOCKER-USER -m comment --comment everything -j DROP", "iptables-nft -F DOCKER-USER", "chain ip filter DOCKER-USER", obstacle.Firewall},
+			{"iptables-nft -A DOCKER-USER -m comment --comment everything -j DROP", "iptables-nft -F DOCKER-USER",
+				"chain ip filter DOCKER-USER", obstacle.Firewall},
 			{"iptables-nft -A DOCKER-USER -s 203.0.113.0/24 -j DROP", "iptables-nft -F DOCKER-USER", "", ""},
-			{"iptables-nft -A DOCKER-USER -d 10.244.0.0/16 -p tcp -j REJECT", "iptables-nft -F DOCKER-USER", "", ""}, // of two protocols one
-			{"iptables-nft -A DOCKER-USER -d 10.244.0.0/16 -o cali+ -j DROP", "iptables-nft -F DOCKER-USER", "chain ip filter DOCKER-USER", obstacle.Firewall},
+			// of two protocols one
+			{"iptables-nft -A DOCKER-USER -d 10.244.0.0/16 -p tcp -j REJECT", "iptables-nft -F DOCKER-USER", "", ""},
+			{"iptables-nft -A DOCKER-USER -d 10.244.0.0/16 -o cali+ -j DROP", "iptables-nft -F DOCKER-USER",
+				"chain ip filter DOCKER-USER", obstacle.Firewall},
 			{"iptables-nft -A DOCKER-USER -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT", "", "", ""},
 			{"iptables-nft -A DOCKER-USER -m conntrack --ctstate INVALID -j DROP", "", "", ""},
 			{"iptables-nft -A DOCKER-USER -m conntrack ! --ctstate DNAT,SNAT -j DROP", "", "", ""},
 			{"iptables-nft -A DOCKER-USER -j MARK --set-xmark 0x0/0x30000", "", "", ""},
-			{"iptables-nft -A DOCKER-USER -i eth0 -m conntrack ! --ctstate RELATED,ESTABLISHED -j DROP", "iptables-nft -F DOCKER-USER", "chain ip filter DOCKER-USER", obstacle.Firewall},
-			{"iptables-nft -t raw -A PREROUTING -d 192.0.2.0/24 -j CT --notrack", "iptables-nft -t raw -F", "chain ip raw PREROUTING", obstacle.Untracked},
+			{"iptables-nft -A DOCKER-USER -i eth0 -m conntrack ! --ctstate RELATED,ESTABLISHED -j DROP",
+				"iptables-nft -F DOCKER-USER", "chain ip filter DOCKER-USER", obstacle.Firewall},
+			{"iptables-nft -t raw -A PREROUTING -d 192.0.2.0/24 -j CT --notrack", "iptables-nft -t raw -F",
+				"chain ip raw PREROUTING", obstacle.Untracked},
 			{"iptables-nft -P FORWARD DROP", "", "", ""}, // ours to open
 		} {
 			iptablesRun(t, tt.do)
@@ -339,7 +347,8 @@ func TestFirewallsOfLegacy(t *testing.T) {
 		iptablesRun(t, "iptables-legacy -F")
 		l.shut(t, proxytest.PortLocal, 0)
 		all := obstacle.Collect(v4, &obstacle.Counter{}).Judge(ourPriority(), "iptables-legacy")
-		if len(all) != 1 || all[0].About != "chain FORWARD of iptables-legacy" || !all[0].Blocks.Has(0, obstacle.ToPods) {
+		if len(all) != 1 || all[0].About != "chain FORWARD of iptables-legacy" ||
+			!all[0].Blocks.Has(0, obstacle.ToPods) {
 			t.Errorf("in the way: %v; want FORWARD", all)
 		}
 		iptablesRun(t, "iptables-legacy -I FORWARD -d 10.244.0.0/16 -j ACCEPT")

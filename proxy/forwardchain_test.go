@@ -161,7 +161,8 @@ func TestForwardDropsTwice(t *testing.T) {
 		dropForward(t, "nft")
 		mustSet(t, p, proxytest.PacketState(LocalClients{}))
 		l.through(t, proxytest.PortLocal, "pod1 saw client")
-		if got, want := p.Status().ForwardOpened, []string{"iptables-nft", "iptables-legacy", "ip6tables-nft", "ip6tables-legacy"}; !slices.Equal(got, want) {
+		if got, want := p.Status().ForwardOpened,
+			[]string{"iptables-nft", "iptables-legacy", "ip6tables-nft", "ip6tables-legacy"}; !slices.Equal(got, want) {
 			t.Errorf("opened %q, want %q", got, want)
 		}
 	})
@@ -174,7 +175,8 @@ func TestForwardIsRepaired(t *testing.T) {
 		dropForward(t, "nft")
 		s := proxytest.PacketState(LocalClients{})
 		mustSet(t, p, s)
-		for _, flush := range []string{"iptables-nft -F FORWARD", "ip6tables-nft -F", "iptables-nft -F FANFARE-FORWARD"} {
+		for _, flush := range []string{"iptables-nft -F FORWARD", "ip6tables-nft -F",
+			"iptables-nft -F FANFARE-FORWARD"} {
 			drain(t, p)
 			iptablesRun(t, flush)
 			awaitForward(t, p)
@@ -262,13 +264,15 @@ func TestForwardFollowsPools(t *testing.T) {
 		}{
 			{s, "192.0.2.0/24"},
 			{State{Node: "n1", VIPs: s.VIPs}, "192.0.2.1"},
-			{State{Node: "n1", VIPs: s.VIPs, Owned: proxytest.Prefixes("192.0.2.128/25", "198.51.100.0/24")}, "192.0.2.1 192.0.2.128/25 198.51.100.0/24"},
+			{State{Node: "n1", VIPs: s.VIPs, Owned: proxytest.Prefixes("192.0.2.128/25", "198.51.100.0/24")},
+				"192.0.2.1 192.0.2.128/25 198.51.100.0/24"},
 			{State{Node: "n1", Owned: proxytest.Prefixes("198.51.100.0/24")}, "198.51.100.0/24"},
 			{State{Node: "n1"}, ""},
 		} {
 			mustSet(t, p, tt.state)
 			var rules []string
-			for _, m := range regexp.MustCompile("-A "+iptables.ForwardChain+` .*--ctorigdst (\S+) `).FindAllStringSubmatch(allSaved(t), -1) {
+			for _, m := range regexp.MustCompile("-A "+iptables.ForwardChain+
+				` .*--ctorigdst (\S+) `).FindAllStringSubmatch(allSaved(t), -1) {
 				if strings.Contains(m[1], ".") {
 					rules = append(rules, m[1])
 				}
@@ -345,7 +349,9 @@ func TestForwardFails(t *testing.T) {
 		}
 		for family, program := range []string{"iptables-legacy", "ip6tables-legacy"} {
 			b, vip := p.Blockade(), proxytest.At("vip", state.SetID(family))
-			if why := b.Why(vip, obstacle.ToPods); !strings.HasPrefix(why, "chain FORWARD of "+program+" drops traffic") || b.Why(vip, obstacle.ToOtherNodes) == "" || !b.BlocksForwarding(vip) {
+			if why := b.Why(vip, obstacle.ToPods); !strings.HasPrefix(why,
+				"chain FORWARD of "+program+" drops traffic") || b.Why(vip, obstacle.ToOtherNodes) == "" ||
+				!b.BlocksForwarding(vip) {
 				t.Errorf("to pods of this node: %q; to others: %q", why, b.Why(vip, obstacle.ToOtherNodes))
 			}
 			if why := b.Why(vip, obstacle.ToThisNode); why != "" {

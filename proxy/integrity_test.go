@@ -40,12 +40,16 @@ func TestIntegrity(t *testing.T) {
 		{"nothing to specify", []step{specify("table missing")}, Integrity{true, at(1), ""}},
 		{"a report", []step{doubt("flushed", 2)}, Integrity{false, at(2), "flushed"}},
 		{"two reports", []step{doubt("flushed", 2), doubt("lost", 3)}, Integrity{false, at(2), "flushed"}},
-		{"what was found", []step{doubt("lost", 2), specify("table missing")}, Integrity{false, at(2), "table missing"}},
+		{"what was found", []step{doubt("lost", 2), specify("table missing")},
+			Integrity{false, at(2), "table missing"}},
 		{"compared after it", []step{doubt("lost", 2), compare(3)}, Integrity{true, at(3), ""}},
-		{"another report meanwhile", []step{doubt("lost", 2), compare(3, doubt("flushed", 3))}, Integrity{false, at(2), "lost"}},
+		{"another report meanwhile", []step{doubt("lost", 2), compare(3, doubt("flushed", 3))},
+			Integrity{false, at(2), "lost"}},
 		{"the first report meanwhile", []step{compare(3, doubt("flushed", 2))}, Integrity{false, at(2), "flushed"}},
-		{"compared again", []step{doubt("lost", 2), compare(3, doubt("flushed", 3)), compare(4)}, Integrity{true, at(4), ""}},
-		{"a report after it", []step{doubt("lost", 2), compare(3), doubt("flushed", 5)}, Integrity{false, at(5), "flushed"}},
+		{"compared again", []step{doubt("lost", 2), compare(3, doubt("flushed", 3)), compare(4)},
+			Integrity{true, at(4), ""}},
+		{"a report after it", []step{doubt("lost", 2), compare(3), doubt("flushed", 5)},
+			Integrity{false, at(5), "flushed"}},
 	} {
 		i := newIntegrity(at(1))
 		for _, s := range tt.steps {
@@ -237,7 +241,8 @@ func TestIntactBesideRetries(t *testing.T) {
 			t.Errorf("beside attempts that fail: %+v, before %+v", got, told)
 		}
 		p.watch.lost("notifications were lost")
-		if err := p.Set(t.Context(), State{Node: "n1", Owned: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}); err != nil {
+		if err := p.Set(t.Context(), State{Node: "n1",
+			Owned: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}); err != nil {
 			t.Fatal(err)
 		}
 		if got := p.Intact(); !got.Intact {

@@ -89,8 +89,10 @@ func (l *lab) open(t *testing.T, family state.SetID, port uint16, backend *nstes
 	}
 	local := uint16(f.conn.LocalAddr().(*net.TCPAddr).Port)
 	// The client acknowledges the answer, which is the last that the backend sent.
-	got := await(t, f.backend.Conn, "the client's acknowledgement", func(s arrival) bool { return s.dstPort == 8080 && s.flags&psh != 0 })
-	sent := await(t, f.client.Conn, "the answer", func(s arrival) bool { return s.dstPort == local && s.flags&psh != 0 })
+	got := await(t, f.backend.Conn, "the client's acknowledgement",
+		func(s arrival) bool { return s.dstPort == 8080 && s.flags&psh != 0 })
+	sent := await(t, f.client.Conn, "the answer",
+		func(s arrival) bool { return s.dstPort == local && s.flags&psh != 0 })
 	request, reply := got[len(got)-1], sent[len(sent)-1]
 	f.to = netip.AddrPortFrom(request.from, request.srcPort)
 	f.seq, f.ack = request.ack, request.seq+uint32(len("who?"))
@@ -168,7 +170,10 @@ func TestFastPathOfBridgedPods(t *testing.T) {
 		s := State{Node: "n1"}
 		for family := range state.SetID(2) {
 			to := state.Target{Backends: proxytest.Backends(family, "pod3")}
-			v := &state.VIP{Addr: proxytest.At("vip", family), Frontends: []state.Frontend{{Protocol: TCP, Port: 80, External: to, Internal: to}}}
+			v := &state.VIP{
+				Addr:      proxytest.At("vip", family),
+				Frontends: []state.Frontend{{Protocol: TCP, Port: 80, External: to, Internal: to}},
+			}
 			s.VIPs = proxytest.WithVIPs(s.VIPs, v)
 		}
 		mustSet(t, newProxy(t), s)
@@ -188,7 +193,8 @@ func (l *lab) arrives(t *testing.T, from, at *proxytest.RawTCP, before string) {
 	marker := uint16(proxytest.FreshPort())
 	to := at.From
 	from.SendAt(t, to, plainPort, marker, rst, 1, 0)
-	for _, s := range await(t, at.Conn, "a reset from a port of no Service", func(s arrival) bool { return s.dstPort == marker }) {
+	for _, s := range await(t, at.Conn, "a reset from a port of no Service",
+		func(s arrival) bool { return s.dstPort == marker }) {
 		if s.from == from.From && s.dstPort != marker {
 			t.Errorf("%s arrives: %+v", before, s)
 		}
@@ -207,7 +213,8 @@ func TestInvalidRepliesToTheNodeVanish(t *testing.T) {
 				f.backend.SendAt(t, f.to.Addr(), 8080, f.to.Port(), w.flags, f.seq+w.ahead, f.ack)
 				marker := uint16(proxytest.FreshPort())
 				f.backend.SendAt(t, f.to.Addr(), marker, plainPort, syn, 1, 0) // the node refuses it
-				for _, s := range await(t, f.backend.Conn, "a refusal", func(s arrival) bool { return s.dstPort == marker }) {
+				for _, s := range await(t, f.backend.Conn, "a refusal",
+					func(s arrival) bool { return s.dstPort == marker }) {
 					if s.dstPort == 8080 && s.flags&rst != 0 {
 						t.Errorf("the node answers %s by a reset: %+v", w.name, s)
 					}
@@ -227,7 +234,8 @@ func TestOtherInvalidPacketsPass(t *testing.T) {
 		s := proxytest.PacketState(LocalClients{})
 		mustSet(t, p, s)
 		for family := range state.SetID(2) {
-			client, pod1, pod2, node := l.raw(l.Client, family), l.raw(l.Pod1, family), l.raw(l.Pod2, family), l.raw(l.Node, family)
+			client, pod1, pod2, node := l.raw(l.Client, family), l.raw(l.Pod1, family), l.raw(l.Pod2, family),
+				l.raw(l.Node, family)
 			stray := func(from *proxytest.RawTCP, port uint16, flags byte) bool {
 				to, marker := uint16(proxytest.FreshPort()), uint16(proxytest.FreshPort())
 				from.SendAt(t, client.From, port, to, flags, 1, 1)
@@ -255,7 +263,8 @@ func TestOtherInvalidPacketsPass(t *testing.T) {
 				}
 			}
 			for direct, want := range map[netip.AddrPort]string{
-				netip.AddrPortFrom(pod1.From, 8080): "pod1 saw client", netip.AddrPortFrom(node.From, 9090): "node saw client",
+				netip.AddrPortFrom(pod1.From, 8080): "pod1 saw client",
+				netip.AddrPortFrom(node.From, 9090): "node saw client",
 			} {
 				if got := l.Probe(l.Client, "tcp", direct, want); got != want {
 					t.Errorf("directly to %s: %s; want %s", direct, got, want)
@@ -337,10 +346,14 @@ func TestRepliesAfterAChangeWithoutElements(t *testing.T) {
 			to := state.Target{Backends: proxytest.Backends(0, "pod1")}
 			weighted := state.Target{Backends: proxytest.Backends(0, "pod1")}
 			weighted.Backends[0].Weight = weight
-			return &state.VIP{Addr: proxytest.At(name, 0), Frontends: []state.Frontend{{Protocol: TCP, Port: 80, External: to, Internal: weighted}}}
+			return &state.VIP{
+				Addr: proxytest.At(name, 0), Frontends: []state.Frontend{{Protocol: TCP, Port: 80, External: to,
+					Internal: weighted}},
+			}
 		}
 		stays := vip("vip2", 0)
-		for _, vips := range []state.VIPs{proxytest.VIPsOf(vip("vip", 0), stays), proxytest.VIPsOf(vip("vip", 1), stays), proxytest.VIPsOf(stays)} {
+		for _, vips := range []state.VIPs{proxytest.VIPsOf(vip("vip", 0), stays),
+			proxytest.VIPsOf(vip("vip", 1), stays), proxytest.VIPsOf(stays)} {
 			s := State{Node: "n1", VIPs: vips}
 			mustSet(t, p, s)
 			checkKernel(t, s)

@@ -70,7 +70,8 @@ func checkKernel(t *testing.T, s State) {
 	if differs, err := r.Differs(t.Context(), s); differs != "" || err != nil {
 		t.Fatalf("the kernel: %s, %v; want\n%s", differs, err, s)
 	}
-	if testMode == ModeIPTables && slices.ContainsFunc(proxytest.IPSets(t), func(name string) bool { return strings.Contains(name, "probe") }) {
+	if testMode == ModeIPTables && slices.ContainsFunc(proxytest.IPSets(t),
+		func(name string) bool { return strings.Contains(name, "probe") }) {
 		t.Error("a set that was only tried was left")
 	}
 }
@@ -108,7 +109,11 @@ func TestPolicyAlone(t *testing.T) {
 			f := Frontend{Protocol: TCP, Port: 80, External: Target{Remote: remote}, Internal: Target{Remote: Preserve}}
 			b := Backend{Addr: netip.MustParseAddrPort("10.244.1.11:8080"), Node: "n1"}
 			f.External.Backends, f.Internal.Backends = []Backend{b}, []Backend{b}
-			s := State{Node: "n1", VIPs: proxytest.VIPsOf(&VIP{Addr: netip.MustParseAddr("192.0.2.1"), Frontends: []Frontend{f}})}
+			s := State{
+				Node: "n1", VIPs: proxytest.VIPsOf(&VIP{
+					Addr: netip.MustParseAddr("192.0.2.1"), Frontends: []Frontend{f},
+				}),
+			}
 			mustSet(t, p, s)
 			checkKernel(t, s)
 		}

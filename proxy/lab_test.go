@@ -26,7 +26,8 @@ func (l *lab) flows(vip netip.Addr) []conntrack.Flow {
 		l.T.Fatal(err)
 	}
 	defer s.Close()
-	all, err := conntrack.ListFlows(s, conntrack.RequestOf(slices.Values([]netip.Addr{vip})), func(f *conntrack.Flow) bool { return f.VIP == vip })
+	all, err := conntrack.ListFlows(s, conntrack.RequestOf(slices.Values([]netip.Addr{vip})),
+		func(f *conntrack.Flow) bool { return f.VIP == vip })
 	if err != nil {
 		l.T.Fatal(err)
 	}

@@ -36,7 +36,8 @@ func TestSetRefusesOneAddress(t *testing.T) {
 				t.Fatalf("got %.300s; want %d addresses refused", fmt.Sprint(err), len(vips))
 			}
 			for i, r := range all.Refusals {
-				if r.VIP != vips[i] || r.Err == nil || !strings.Contains(err.Error(), "vip "+r.VIP.Addr.String()+" is refused: ") {
+				if r.VIP != vips[i] || r.Err == nil ||
+					!strings.Contains(err.Error(), "vip "+r.VIP.Addr.String()+" is refused: ") {
 					t.Errorf("refused %s: %v; want %s", r.VIP.Addr, r.Err, vips[i].Addr)
 				}
 			}
@@ -79,7 +80,8 @@ func TestBisect(t *testing.T) {
 		k.refuses = []*VIP{large, small}
 		err := p.Set(t.Context(), s)
 		var all *Refused
-		if !errors.As(err, &all) || len(all.Refusals) != 2 || all.Refusals[0].VIP != large || all.Refusals[1].VIP != small {
+		if !errors.As(err, &all) || len(all.Refusals) != 2 || all.Refusals[0].VIP != large ||
+			all.Refusals[1].VIP != small {
 			t.Fatalf("got %v", err)
 		}
 		if !strings.Contains(err.Error(), "the kernel refuses it: no room") {

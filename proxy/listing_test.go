@@ -46,7 +46,9 @@ func TestListingCanBeLoaded(t *testing.T) {
 // listedState has everything that makes an element or a chain, but for affinity over
 // IPv6: nft 1.0.6 aborts when it reads the rules for that.
 func listedState() State {
-	s := proxytest.PacketState(LocalClients{CIDRs: proxytest.Prefixes("10.244.1.0/24", "fd00:244:1::/64"), InterfacePrefix: "cali", Bridge: "cni0"})
+	s := proxytest.PacketState(LocalClients{
+		CIDRs: proxytest.Prefixes("10.244.1.0/24", "fd00:244:1::/64"), InterfacePrefix: "cali", Bridge: "cni0",
+	})
 	s.SNAT = proxytest.GoldenStates()["snat"].SNAT
 	schedulers := []Scheduler{Random, RoundRobin, SourceHash, Maglev}
 	for v := range s.VIPs.All() {

@@ -25,7 +25,8 @@ func TestChangesLoseNothing(t *testing.T) {
 		l := newLab(t)
 		l.Node.Sysctl("netfilter.nf_conntrack_udp_timeout", "1") // ports are used again
 		p := newProxy(t)
-		two, three, other := podBackends("pod1", "pod2"), podBackends("pod1", "pod2", "pod3"), podBackends("pod1", "pod3")
+		two, three, other := podBackends("pod1", "pod2"), podBackends("pod1", "pod2", "pod3"),
+			podBackends("pod1", "pod3")
 		sticky := func(f *Frontend) { f.Affinity = time.Hour }
 		restricted := func(f *Frontend) { f.Sources = proxytest.Prefixes("10.0.0.0/8", "fd00::/16") }
 		narrow := func(f *Frontend) { f.Sources = proxytest.Prefixes("10.0.0.0/16", "fd00:2::/32", "fd00:9::/32") }
@@ -94,7 +95,8 @@ func (l *lab) sendOften() (done func() (sent, refused int64)) {
 			l.Node.Do(func() {
 				for !stop.Load() {
 					// The sender of a datagram learns at once what becomes of it on its way out.
-					if err := sendOnce(netip.AddrPortFrom(proxytest.At("vip", family), 80)); errors.Is(err, unix.EPERM) {
+					if err := sendOnce(netip.AddrPortFrom(proxytest.At("vip", family), 80)); errors.Is(err,
+						unix.EPERM) {
 						refused.Add(1)
 					}
 					sent.Add(1)
@@ -113,7 +115,10 @@ func (l *lab) sendOften() (done func() (sent, refused int64)) {
 func lossState(backends [2][]Backend, with ...func(*Frontend)) State {
 	s := State{Node: "n1"}
 	for family := range state.SetID(2) {
-		f := Frontend{Protocol: UDP, Port: 80, External: Target{Backends: backends[family], Remote: Masquerade}, Internal: Target{Backends: slices.Clone(backends[family]), Remote: Preserve}}
+		f := Frontend{
+			Protocol: UDP, Port: 80, External: Target{Backends: backends[family], Remote: Masquerade},
+			Internal: Target{Backends: slices.Clone(backends[family]), Remote: Preserve},
+		}
 		for _, do := range with {
 			do(&f)
 		}

@@ -26,10 +26,14 @@ type metrics struct {
 
 func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	gauge := func(name, help string) prometheus.Gauge {
-		return prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "fanfare", Subsystem: "proxy", Name: name, Help: help})
+		return prometheus.NewGauge(prometheus.GaugeOpts{
+			Namespace: "fanfare", Subsystem: "proxy", Name: name, Help: help,
+		})
 	}
 	counter := func(name, help string) prometheus.Counter {
-		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "fanfare", Subsystem: "proxy", Name: name, Help: help})
+		return prometheus.NewCounter(prometheus.CounterOpts{
+			Namespace: "fanfare", Subsystem: "proxy", Name: name, Help: help,
+		})
 	}
 	m := &metrics{
 		elements: gauge("elements", "Elements in the sets and maps of table inet fanfare, as last written."),
@@ -39,10 +43,13 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 			Help:    "Time that the kernel took for transactions of nftables that succeeded.",
 			Buckets: prometheus.ExponentialBuckets(10e-6, 4, 9), // 10 µs to 0.65 s
 		}),
-		dumps:      counter("dumps_total", "Times that the whole table was read from the kernel."),
-		retries:    counter("retries_total", "Transactions that were repeated because the kernel held something else than expected."),
-		repairs:    counter("repairs_total", "Times that the table differed from what had been written, and was repaired."),
-		crashes:    counter("nft_crashes_total", "Times that nft crashed, as old versions do at tables that newer ones have written."),
+		dumps: counter("dumps_total", "Times that the whole table was read from the kernel."),
+		retries: counter("retries_total", "Transactions that were repeated because the kernel held "+
+			"something else than expected."),
+		repairs: counter("repairs_total", "Times that the table differed from what had been "+
+			"written, and was repaired."),
+		crashes: counter("nft_crashes_total",
+			"Times that nft crashed, as old versions do at tables that newer ones have written."),
 		flows:      counter("conntrack_deleted_total", "Conntrack entries deleted because a change made them wrong."),
 		flowErrors: counter("conntrack_errors_total", "Failures to list or delete conntrack entries."),
 		obstacles: prometheus.NewGaugeVec(prometheus.GaugeOpts{
@@ -59,7 +66,8 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 		return m, nil
 	}
 	var errs []error
-	for _, c := range []prometheus.Collector{m.elements, m.vips, m.transactions, m.dumps, m.retries, m.repairs, m.crashes, m.flows, m.flowErrors, m.obstacles, m.looks} {
+	for _, c := range []prometheus.Collector{m.elements, m.vips, m.transactions, m.dumps, m.retries, m.repairs,
+		m.crashes, m.flows, m.flowErrors, m.obstacles, m.looks} {
 		errs = append(errs, r.Register(c))
 	}
 	return m, errors.Join(errs...)

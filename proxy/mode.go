@@ -30,7 +30,10 @@ func (p *Proxy) choose(ctx context.Context, m Mode) error {
 			p.log.WarnContext(ctx, "nftables does not work here: using iptables", "reason", why)
 		}
 	}
-	p.rules = &ruleset{log: p.log, metrics: p.metrics, record: &p.record, watched: p.watch.rules, mode: m, replies: make(state.Replies)}
+	p.rules = &ruleset{
+		log: p.log, metrics: p.metrics, record: &p.record, watched: p.watch.rules, mode: m,
+		replies: make(state.Replies),
+	}
 	h := p.host()
 	n, x := &nftables.Renderer{Host: h, NFT: p.nft}, &iptables.Renderer{Host: h}
 	if m == ModeNFTables {

@@ -30,7 +30,8 @@ func TestModeWhereNftCrashes(t *testing.T) {
 			t.Helper()
 			mustSet(t, p, s)
 			for family := range state.SetID(2) {
-				if got := l.who(l.Client, "tcp", 0, netip.AddrPortFrom(proxytest.At("vip", family), 80)); got != "pod1" {
+				if got := l.who(l.Client, "tcp", 0,
+					netip.AddrPortFrom(proxytest.At("vip", family), 80)); got != "pod1" {
 					t.Errorf("family %d: %s answers, want pod1", family, got)
 				}
 			}
@@ -54,7 +55,8 @@ func TestModeWhereNftCrashes(t *testing.T) {
 				answers(p)
 			}
 			if st := p.Status(); st.Mode != tt.mode || !strings.Contains(st.ModeReason+st.NFTReason, tt.says) {
-				t.Errorf("%s, because %q and %q; want %s, because %s", st.Mode, st.ModeReason, st.NFTReason, tt.mode, tt.says)
+				t.Errorf("%s, because %q and %q; want %s, because %s", st.Mode, st.ModeReason, st.NFTReason, tt.mode,
+					tt.says)
 			}
 			if err := p.Close(); err != nil {
 				t.Error(err)

@@ -81,7 +81,8 @@ func TestReversePath(t *testing.T) {
 			t.Errorf("nothing was dropped yet, and in the way is %v", all)
 		}
 		ask("silence")
-		if all := look(); len(all) != 1 || all[0].Code != obstacle.ReversePath || !strings.HasPrefix(all[0].Message, "rp_filter is 1 (strict) for eth1, ") {
+		if all := look(); len(all) != 1 || all[0].Code != obstacle.ReversePath ||
+			!strings.HasPrefix(all[0].Message, "rp_filter is 1 (strict) for eth1, ") {
 			t.Errorf("in the way: %v; want rp_filter of eth1", all)
 		}
 		l.Node.Sysctl("ipv4.conf.eth1.rp_filter", "2")
@@ -107,7 +108,8 @@ func TestBridgeBypass(t *testing.T) {
 		l.Node.Bridge("br0", "veth1", "veth2")
 		l.Node.Addr("br0", "10.77.0.1/24", "fd77::1/64")
 		s := State{Node: "n1"}
-		for family, addrs := range [][]string{{"10.77.0.2", "10.77.0.3", "10.77.0.1", "/24", "0.0.0.0/0"}, {"fd77::2", "fd77::3", "fd77::1", "/64", "::/0"}} {
+		for family, addrs := range [][]string{{"10.77.0.2", "10.77.0.3", "10.77.0.1", "/24", "0.0.0.0/0"},
+			{"fd77::2", "fd77::3", "fd77::1", "/64", "::/0"}} {
 			server.Addr("eth0", addrs[0]+addrs[3])
 			client.Addr("eth0", addrs[1]+addrs[3])
 			server.Route(addrs[4], addrs[2], "")
@@ -116,7 +118,10 @@ func TestBridgeBypass(t *testing.T) {
 			l.Serve(server, backend)
 			l.Names[netip.MustParseAddr(addrs[1])] = "neighbour"
 			target := Target{Backends: []Backend{{Addr: backend, Node: "n1"}}, Remote: Preserve}
-			s.VIPs = proxytest.WithVIPs(s.VIPs, &VIP{Addr: proxytest.At("vip", state.SetID(family)), Frontends: []Frontend{{Protocol: TCP, Port: 80, External: target, Internal: target}}})
+			s.VIPs = proxytest.WithVIPs(s.VIPs, &VIP{
+				Addr:      proxytest.At("vip", state.SetID(family)),
+				Frontends: []Frontend{{Protocol: TCP, Port: 80, External: target, Internal: target}},
+			})
 		}
 		s.Clients = LocalClients{Bridge: "br0"}
 		mustSet(t, p, s)
@@ -194,8 +199,13 @@ func takeArriving(t *testing.T, in, out, name string) {
 	// r1 = index; r2 = 0; bpf_redirect(r1, r2)
 	program := loadProgram(t, name, 0xb7|1<<8|uint64(to.Attrs().Index)<<32, 0xb7|2<<8, 0x85|23<<32, bpfReturn)
 	t.Cleanup(func() { unix.Close(program) })
-	at := rtnetlink.QdiscAttrs{LinkIndex: from.Attrs().Index, Handle: rtnetlink.MakeHandle(0xffff, 0), Parent: rtnetlink.HANDLE_CLSACT}
-	filter := rtnetlink.FilterAttrs{LinkIndex: from.Attrs().Index, Parent: rtnetlink.HANDLE_MIN_INGRESS, Handle: 1, Protocol: unix.ETH_P_ALL, Priority: 1}
+	at := rtnetlink.QdiscAttrs{
+		LinkIndex: from.Attrs().Index, Handle: rtnetlink.MakeHandle(0xffff, 0), Parent: rtnetlink.HANDLE_CLSACT,
+	}
+	filter := rtnetlink.FilterAttrs{
+		LinkIndex: from.Attrs().Index, Parent: rtnetlink.HANDLE_MIN_INGRESS, Handle: 1, Protocol: unix.ETH_P_ALL,
+		Priority: 1,
+	}
 	if err := errors.Join(
 		rtnetlink.QdiscAdd(&rtnetlink.GenericQdisc{QdiscAttrs: at, QdiscType: "clsact"}),
 		rtnetlink.FilterAdd(&rtnetlink.BpfFilter{FilterAttrs: filter, Fd: program, Name: name, DirectAction: true}),
@@ -265,7 +275,8 @@ func TestConntrackFull(t *testing.T) {
 		}
 		most, err := strconv.Atoi(strings.TrimSpace(string(b)))
 		if err != nil || most > 1<<19 {
-			nstest.Missing(t, fmt.Sprintf("conntrack holds %d flows here (%v), too many to fill it in a test", most, err))
+			nstest.Missing(t, fmt.Sprintf("conntrack holds %d flows here (%v), too many to fill it in a test", most,
+				err))
 		}
 		l.through(t, proxytest.PortLocal, "pod1 saw client")
 		checkObstacle(t, s, "", "")

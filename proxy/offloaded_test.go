@@ -27,7 +27,8 @@ func fastLab(t *testing.T, f func(t *testing.T, l *lab)) {
 // tracked reports whether conntrack of the node knows a flow from there to a VIP's port.
 func (l *lab) tracked(from, network string, to netip.AddrPort) bool {
 	return slices.ContainsFunc(l.flows(to.Addr()), func(f conntrack.Flow) bool {
-		return f.Port.Port == to.Port() && f.Port.Proto.String() == network && f.Client == proxytest.At(from, state.Family(to.Addr()))
+		return f.Port.Port == to.Port() && f.Port.Proto.String() == network &&
+			f.Client == proxytest.At(from, state.Family(to.Addr()))
 	})
 }
 
@@ -41,12 +42,16 @@ func TestFastPathTakes(t *testing.T) {
 		swept(t, p) // those of UDP are taken a moment later
 		for family := range state.SetID(2) {
 			for _, network := range []string{"tcp", "udp"} {
-				for port, want := range map[uint16]string{proxytest.PortLocal: "pod1 saw client", proxytest.PortCluster: "pod1 saw client", proxytest.PortRemote: "remote saw node", proxytest.PortHost: "node saw client"} {
+				for port, want := range map[uint16]string{
+					proxytest.PortLocal: "pod1 saw client", proxytest.PortCluster: "pod1 saw client",
+					proxytest.PortRemote: "remote saw node", proxytest.PortHost: "node saw client",
+				} {
 					to := netip.AddrPortFrom(proxytest.At("vip", family), port)
 					if got := l.Probe(l.Client, network, to, want); got != want {
 						t.Errorf("%s to %s: %s; want %s", network, to, got, want)
 					}
-					if fast := port == proxytest.PortLocal || port == proxytest.PortCluster; l.tracked("client", network, to) == fast {
+					if fast := port == proxytest.PortLocal ||
+						port == proxytest.PortCluster; l.tracked("client", network, to) == fast {
 						t.Errorf("%s to %s: tracked %v; want it taken %v", network, to, !fast, fast)
 					}
 				}
@@ -109,7 +114,8 @@ func TestFlowsStayWhenTakenAndLeft(t *testing.T) {
 			"a scheduler": func(f *Frontend) { f.Scheduler = Maglev },
 			"affinity":    func(f *Frontend) { f.Affinity = state.MaxAffinity },
 			"Cluster": func(f *Frontend) {
-				f.External.Backends = slices.Concat(f.External.Backends, proxytest.Backends(state.Family(f.External.Backends[0].Addr.Addr()), "remote"))
+				f.External.Backends = slices.Concat(f.External.Backends,
+					proxytest.Backends(state.Family(f.External.Backends[0].Addr.Addr()), "remote"))
 			},
 			"sources": func(f *Frontend) { f.Sources = proxytest.Prefixes("10.0.0.0/8", "fd00::/16") },
 		} {
@@ -172,7 +178,8 @@ func TestEndedFlowBlocksNoPort(t *testing.T) {
 			s := endsState(endsFrontend{port: 80, backends: []string{"pod1"}})
 			for v := range s.VIPs.All() {
 				v.Frontends[0].Affinity = affinity
-				s.VIPs = proxytest.WithVIPs(s.VIPs, &VIP{Addr: proxytest.At("vip2", state.Family(v.Addr)), Frontends: slices.Clone(v.Frontends)})
+				s.VIPs = proxytest.WithVIPs(s.VIPs,
+					&VIP{Addr: proxytest.At("vip2", state.Family(v.Addr)), Frontends: slices.Clone(v.Frontends)})
 			}
 			return s
 		}

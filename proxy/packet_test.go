@@ -41,7 +41,8 @@ func TestUnassignedAddresses(t *testing.T) {
 	onEach(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
-		mustSet(t, p, proxytest.PacketState(LocalClients{CIDRs: proxytest.Prefixes("10.244.1.0/24", "fd00:244:1::/64")}))
+		mustSet(t, p, proxytest.PacketState(LocalClients{CIDRs: proxytest.Prefixes("10.244.1.0/24",
+			"fd00:244:1::/64")}))
 		l.Node.Addr("lo", "192.0.2.77/32", "2001:db8::77/128")
 		before := l.Forwarded(l.Router)
 		for family := range state.SetID(2) {
@@ -222,10 +223,12 @@ func TestLocalClients(t *testing.T) {
 				}
 				for family := range state.SetID(2) {
 					vip := proxytest.At("vip", family)
-					if got := l.Probe(l.Ns(name), "tcp", netip.AddrPortFrom(vip, proxytest.PortAway), away); got != away {
+					if got := l.Probe(l.Ns(name), "tcp", netip.AddrPortFrom(vip, proxytest.PortAway),
+						away); got != away {
 						t.Errorf("%s: %s to %s: %s; want %s", tc.name, name, vip, got, away)
 					}
-					if got := l.Probe(l.Ns(name), "tcp", netip.AddrPortFrom(vip, proxytest.PortRemote), remote); got != remote {
+					if got := l.Probe(l.Ns(name), "tcp", netip.AddrPortFrom(vip, proxytest.PortRemote),
+						remote); got != remote {
 						t.Errorf("%s: %s to %s: %s; want %s", tc.name, name, vip, got, remote)
 					}
 				}
@@ -250,7 +253,9 @@ func TestOtherProxyLoses(t *testing.T) {
 		}
 		p := newProxy(t)
 		mustSet(t, p, proxytest.PacketState(LocalClients{}))
-		for port, want := range map[uint16]string{proxytest.PortLocal: "pod1 saw client", proxytest.PortNone: "refused", proxytest.PortAway: "silence"} {
+		for port, want := range map[uint16]string{
+			proxytest.PortLocal: "pod1 saw client", proxytest.PortNone: "refused", proxytest.PortAway: "silence",
+		} {
 			for _, network := range []string{"tcp", "udp"} {
 				if got := l.Probe(l.Client, network, netip.AddrPortFrom(vip.Addr(), port), want); got != want {
 					t.Errorf("client to %s port %d: %s; want %s", network, port, got, want)

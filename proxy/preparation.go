@@ -97,7 +97,10 @@ func (p *Proxy) newPreparer() (*preparer, error) {
 	if err != nil {
 		return nil, errors.Join(err, thread.Close())
 	}
-	n := &preparer{log: p.log, metrics: p.metrics, record: &p.record, notify: p.watch.notifyChanged, mu: &p.mu, sock: sock, thread: thread}
+	n := &preparer{
+		log: p.log, metrics: p.metrics, record: &p.record, notify: p.watch.notifyChanged, mu: &p.mu, sock: sock,
+		thread: thread,
+	}
 	n.forward.due = true // an earlier process may have left rules there
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	return n, nil
@@ -131,7 +134,8 @@ func (p *preparer) resweep() {
 func (p *preparer) enter() error {
 	runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 	var want, have unix.Stat_t
-	if err := errors.Join(unix.Fstat(int(p.thread.Fd()), &want), unix.Stat("/proc/thread-self/ns/net", &have)); err != nil {
+	if err := errors.Join(unix.Fstat(int(p.thread.Fd()), &want),
+		unix.Stat("/proc/thread-self/ns/net", &have)); err != nil {
 		return err
 	}
 	if want.Ino == have.Ino {
@@ -146,7 +150,8 @@ func (p *preparer) prepare(ctx context.Context, sock *nfnl.Socket, want State, l
 	p.forward.plan(want, look)
 	p.swept = slices.DeleteFunc(slices.Clone(p.swept), func(s netip.Prefix) bool { return !covered(s, want.Owned) })
 	p.forgotten = stillTaken(p.forgotten, want)
-	if r := p.running; r != nil && slices.ContainsFunc(r.owned, func(o netip.Prefix) bool { return !covered(o, want.Owned) }) {
+	if r := p.running; r != nil && slices.ContainsFunc(r.owned,
+		func(o netip.Prefix) bool { return !covered(o, want.Owned) }) {
 		r.stale = true
 	}
 	if p.running == nil {
@@ -239,9 +244,10 @@ func deleteUntranslated(sock *nfnl.Socket, owned []netip.Prefix) (n int, err err
 	if err != nil {
 		return 0, err
 	}
-	deleted, err := conntrack.DeleteFlowsIf(sock, conntrack.Request{Family: unix.AF_UNSPEC}, func(f *conntrack.Flow) bool {
-		return !f.DNAT && sortedset.ContainsAddr(owned, f.VIP) && !slices.Contains(own, f.VIP)
-	})
+	deleted, err := conntrack.DeleteFlowsIf(sock, conntrack.Request{Family: unix.AF_UNSPEC},
+		func(f *conntrack.Flow) bool {
+			return !f.DNAT && sortedset.ContainsAddr(owned, f.VIP) && !slices.Contains(own, f.VIP)
+		})
 	return len(deleted), err
 }
 
@@ -267,7 +273,8 @@ func (p *preparer) finishSweep(ctx context.Context, t *preparation) {
 func deleteEnded(sock *nfnl.Socket, vips map[netip.Addr]bool) (n int, err error) {
 	r := conntrack.RequestOf(maps.Keys(vips))
 	r.Status, r.Mask = conntrack.StatusDstNAT, conntrack.StatusDstNAT
-	deleted, err := conntrack.DeleteFlowsIf(sock, r, func(f *conntrack.Flow) bool { return f.DNAT && f.Ended && vips[f.VIP] })
+	deleted, err := conntrack.DeleteFlowsIf(sock, r,
+		func(f *conntrack.Flow) bool { return f.DNAT && f.Ended && vips[f.VIP] })
 	return len(deleted), err
 }
 
@@ -290,7 +297,8 @@ func (p *preparer) finishForgetting(ctx context.Context, t *preparation) {
 	}
 	if err := errors.Join(t.forgetErr, p.forget(ctx, t.ended)); err != nil {
 		p.metrics.flowErrors.Inc()
-		p.log.WarnContext(ctx, "connections to addresses that move to this node may be taken for earlier ones", "err", err)
+		p.log.WarnContext(ctx, "connections to addresses that move to this node may be taken for earlier ones", "err",
+			err)
 		return
 	}
 	if p.forgotten == nil {

@@ -18,7 +18,8 @@ func TestSetDoesNotWaitForPrograms(t *testing.T) {
 		dir := t.TempDir()
 		hangs := filepath.Join(dir, "hangs")
 		// It shows a chain that accepts, when it does not hang.
-		script := "#!/bin/sh\nwhile [ -e " + hangs + " ]; do sleep 0.01; done\necho '*filter'; echo ':FORWARD ACCEPT [0:0]'; echo COMMIT\n"
+		script := "#!/bin/sh\nwhile [ -e " + hangs +
+			" ]; do sleep 0.01; done\necho '*filter'; echo ':FORWARD ACCEPT [0:0]'; echo COMMIT\n"
 		if err := os.WriteFile(filepath.Join(dir, "iptables-nft-save"), []byte(script), 0o755); err != nil {
 			t.Fatal(err)
 		}

@@ -84,13 +84,15 @@ func New(ctx context.Context, o Options) (*Proxy, error) {
 	}
 	// Listen before reading, so that no change is missed between the two.
 	if p.watch, err = newWatch(p.log, p.sock.Port, p.evictor.Port()); err != nil {
-		return nil, fmt.Errorf("proxy: nftables notifications: %w", errors.Join(p.nft.Explain(ctx, err), p.evictor.Close(), p.sock.Close()))
+		return nil, fmt.Errorf("proxy: nftables notifications: %w",
+			errors.Join(p.nft.Explain(ctx, err), p.evictor.Close(), p.sock.Close()))
 	}
 	if p.cleaner, err = conntrack.NewCleaner(p.log, p.metrics.flows, p.metrics.flowErrors); err != nil {
 		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.watch.close(), p.evictor.Close(), p.sock.Close()))
 	}
 	if p.preparer, err = p.newPreparer(); err != nil {
-		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.cleaner.Close(), p.watch.close(), p.evictor.Close(), p.sock.Close()))
+		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.cleaner.Close(), p.watch.close(), p.evictor.Close(),
+			p.sock.Close()))
 	}
 	p.monitor = obstacle.New(p.log, p.metrics.looks, p.metrics.count, p.watch.notifyChanged, p.preparer.enter)
 	p.watch.monitor.Store(p.monitor)
@@ -188,7 +190,8 @@ func (p *Proxy) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	// The fast path reports ended flows to the Cleaner, so it closes first.
-	return errors.Join(err, p.offloader.close(), p.poller.Close(), p.cleaner.Close(), p.evictor.Close(), p.watch.close(), p.sock.Close())
+	return errors.Join(err, p.offloader.close(), p.poller.Close(), p.cleaner.Close(), p.evictor.Close(),
+		p.watch.close(), p.sock.Close())
 }
 
 // Cleanup removes the table, and the chains and sets of iptables: everything that a Proxy leaves in
@@ -303,7 +306,8 @@ func (p *Proxy) redirect(ctx context.Context, c applied) {
 	var before string
 	p.record.update(func(s *Status) { before, s.RedirectError = s.RedirectError, errorText(err) })
 	if err != nil && before != err.Error() {
-		p.log.WarnContext(ctx, "connections to addresses that move to this node cannot be redirected to the previous owner", "err", err)
+		p.log.WarnContext(ctx, "connections to addresses that move to this node cannot be redirected "+
+			"to the previous owner", "err", err)
 	}
 }
 

@@ -25,7 +25,8 @@ func TestRedirectTables(t *testing.T) {
 			t.Errorf("not mended:\n%s", got)
 		}
 		s.set(0, "absent", "absent")
-		if got, want := listRules(t, node), strings.NewReplacer("10.9.0.2", "10.9.0.77", "fd00:9::2", "fd00:9::4d").Replace(listed); got != want {
+		if got, want := listRules(t, node), strings.NewReplacer("10.9.0.2", "10.9.0.77", "fd00:9::2",
+			"fd00:9::4d").Replace(listed); got != want {
 			t.Errorf("another node:\n%s", got)
 		}
 		s.set(0, "b", "b")

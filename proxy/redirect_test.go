@@ -45,8 +45,9 @@ type segment struct {
 var segmentAddr = map[string][2]string{
 	"client": {"10.9.0.50", "fd00:9::50"},
 	"vip":    {"10.9.0.100", "fd00:9::100"},
-	"a":      {"10.9.0.1", "fd00:9::1"}, "b": {"10.9.0.2", "fd00:9::2"}, "c": {"10.9.0.3", "fd00:9::3"}, "absent": {"10.9.0.77", "fd00:9::4d"},
-	"pod a": {"10.244.8.1", "fd00:244:8::1"}, "pod b": {"10.244.8.2", "fd00:244:8::2"}, "pod c": {"10.244.8.3", "fd00:244:8::3"},
+	"a":      {"10.9.0.1", "fd00:9::1"}, "b": {"10.9.0.2", "fd00:9::2"}, "c": {"10.9.0.3", "fd00:9::3"},
+	"absent": {"10.9.0.77", "fd00:9::4d"}, "pod a": {"10.244.8.1", "fd00:244:8::1"},
+	"pod b": {"10.244.8.2", "fd00:244:8::2"}, "pod c": {"10.244.8.3", "fd00:244:8::3"},
 }
 
 func on(name string, f state.SetID) netip.Addr { return netip.MustParseAddr(segmentAddr[name][f]) }
@@ -87,7 +88,9 @@ func newSegment(t *testing.T, size int) *segment {
 		log := slog.New(slog.NewTextHandler(t.Output(), nil))
 		var err error
 		node.Do(func() {
-			if s.proxy[i], err = New(t.Context(), Options{Logger: log.With("node", name), Mode: testMode, FastPath: openFastOf("-"+name, log)}); err == nil {
+			if s.proxy[i], err = New(t.Context(),
+				Options{Logger: log.With("node", name), Mode: testMode, FastPath: openFastOf("-"+name, log)}); err ==
+				nil {
 				var link rtnetlink.Link
 				if link, err = rtnetlink.LinkByName("eth0"); err == nil {
 					copy(s.macs[i][:], link.Attrs().HardwareAddr)
@@ -141,7 +144,11 @@ func (s *segment) set(node int, hops ...string) {
 	}
 	for f := range state.SetID(2) {
 		target := Target{Backends: []Backend{{Addr: netip.AddrPortFrom(on("pod "+name, f), 8080), Node: name}}}
-		want.VIPs = proxytest.WithVIPs(want.VIPs, &VIP{Addr: on("vip", f), Frontends: []Frontend{{Protocol: TCP, Port: 80, External: target, Internal: target}}})
+		want.VIPs = proxytest.WithVIPs(want.VIPs,
+			&VIP{
+				Addr: on("vip", f), Frontends: []Frontend{{Protocol: TCP, Port: 80, External: target,
+					Internal: target}},
+			})
 		if len(hops) == 0 {
 			continue
 		}
@@ -184,7 +191,10 @@ func (s *segment) turn(node int) {
 			return
 		}
 		for f := range state.SetID(2) {
-			entry := &rtnetlink.Neigh{LinkIndex: link.Attrs().Index, State: unix.NUD_PERMANENT, IP: on("vip", f).AsSlice(), HardwareAddr: s.macs[node][:]}
+			entry := &rtnetlink.Neigh{
+				LinkIndex: link.Attrs().Index, State: unix.NUD_PERMANENT, IP: on("vip", f).AsSlice(),
+				HardwareAddr: s.macs[node][:],
+			}
 			err = errors.Join(err, rtnetlink.NeighSet(entry))
 		}
 	})
@@ -346,14 +356,15 @@ func (s *segment) remembers(node int, all ...net.Conn) (n int) {
 			return
 		}
 		defer sock.Close()
-		found, err := conntrack.ListFlows(sock, conntrack.Request{Family: unix.AF_UNSPEC}, func(f *conntrack.Flow) bool {
-			for _, c := range all {
-				if c.LocalAddr().String() == netip.AddrPortFrom(f.Client, f.From).String() {
-					return true
+		found, err := conntrack.ListFlows(sock, conntrack.Request{Family: unix.AF_UNSPEC},
+			func(f *conntrack.Flow) bool {
+				for _, c := range all {
+					if c.LocalAddr().String() == netip.AddrPortFrom(f.Client, f.From).String() {
+						return true
+					}
 				}
-			}
-			return false
-		})
+				return false
+			})
 		if err != nil {
 			s.t.Error(err)
 		}
@@ -465,7 +476,8 @@ func TestRedirectNoLoop(t *testing.T) {
 		raw.SendAt(t, on("vip", 0), port, 80, rst, 1000, 2000)
 		for node, want := range []int{2 * 2, 2 * 2} { // to a, by a to b, by b to a, by a to b
 			got := 0
-			for end := time.Now().Add(proxytest.Patience("")); got < want && time.Now().Before(end); time.Sleep(time.Millisecond) {
+			for end := time.Now().Add(proxytest.Patience("")); got < want &&
+				time.Now().Before(end); time.Sleep(time.Millisecond) {
 				got = counted(t, s.nodes[node])
 			}
 			if got = counted(t, s.nodes[node]); got != want {

@@ -118,30 +118,38 @@ func TestTraceRejectsUnknownSyntax(t *testing.T) {
 			t.Errorf("%q is understood", bad)
 		}
 	}
-	if _, err := proxytest.ParseNft(good + "add element inet fanfare xsvc4 { 192.0.2.1 . tcp . 80 : 10:9 }\n"); err == nil {
+	if _, err := proxytest.ParseNft(good +
+		"add element inet fanfare xsvc4 { 192.0.2.1 . tcp . 80 : 10:9 }\n"); err == nil {
 		t.Error("a number that leads nowhere is understood")
 	}
-	if _, err := proxytest.ParseNft(good + "add element inet fanfare learn4 { 192.0.2.1 . tcp . 80 : goto learn9 }\n"); err == nil {
+	if _, err := proxytest.ParseNft(good +
+		"add element inet fanfare learn4 { 192.0.2.1 . tcp . 80 : goto learn9 }\n"); err == nil {
 		t.Error("a verdict that leads nowhere is understood")
 	}
 	good = iptables.Text(State{Node: "n1"})
 	for table, all := range map[string][]string{
 		"filter": {
-			"-m ttl --ttl-eq 1 -j DROP", "-m set --match-set unknown dst -j DROP", "-m set --match-set fanfare-vips4 dst,src -j DROP",
-			"-m set --match-set fanfare-vips4 dst --return-nomatch -j DROP", "-p tcp -m tcp --dport 80:90 -j DROP", "-p gre -j DROP",
-			"-m conntrack --ctstate NEW -j DROP", "-m conntrack ! --ctstate INVALID -j DROP", "-d nowhere -j DROP", "-j LOG", "-j FANFARE-NOWHERE", "-g DROP",
-			"-j REJECT", "-j REJECT --reject-with icmp-host-prohibited", "-j DNAT --to-destination 10.0.0.1", "-m addrtype --dst-type MULTICAST -j DROP",
+			"-m ttl --ttl-eq 1 -j DROP", "-m set --match-set unknown dst -j DROP",
+			"-m set --match-set fanfare-vips4 dst,src -j DROP",
+			"-m set --match-set fanfare-vips4 dst --return-nomatch -j DROP", "-p tcp -m tcp --dport 80:90 -j DROP",
+			"-p gre -j DROP", "-m conntrack --ctstate NEW -j DROP", "-m conntrack ! --ctstate INVALID -j DROP",
+			"-d nowhere -j DROP", "-j LOG", "-j FANFARE-NOWHERE", "-g DROP", "-j REJECT",
+			"-j REJECT --reject-with icmp-host-prohibited",
+			"-j DNAT --to-destination 10.0.0.1", "-m addrtype --dst-type MULTICAST -j DROP",
 			"--syn -j DROP", "-p tcp -m tcp --tcp-flags SYN SYN -j DROP", "-m limit --limit 1/second -j DROP",
 		},
 		"nat": {
-			"-j DROP", "-j REJECT --reject-with tcp-reset", "-j DNAT --to-destination 10.0.0.1-10.0.0.9", "-j DNAT --to-destination 10.0.0.1 --persistent",
-			"-j SNAT", "-j SET --add-set unknown src", "-j SET --add-set fanfare-vips4 src --exist", "-j MARK --set-mark 1", "-j MASQUERADE --to-ports 1-2",
-			"-m statistic --mode often --every 2 -j RETURN", `-m bpf --bytecode "1,6 0 0" -j RETURN`, `-m bpf --bytecode "1,65535 0 0 0" -j RETURN`,
+			"-j DROP", "-j REJECT --reject-with tcp-reset", "-j DNAT --to-destination 10.0.0.1-10.0.0.9",
+			"-j DNAT --to-destination 10.0.0.1 --persistent", "-j SNAT", "-j SET --add-set unknown src",
+			"-j SET --add-set fanfare-vips4 src --exist", "-j MARK --set-mark 1", "-j MASQUERADE --to-ports 1-2",
+			"-m statistic --mode often --every 2 -j RETURN",
+			`-m bpf --bytecode "1,6 0 0" -j RETURN`, `-m bpf --bytecode "1,65535 0 0 0" -j RETURN`,
 		},
 		"raw": {"-j CT --zone 1", "-j NOTRACK", "-j DROP"},
 	} {
 		head := good + "# IPv4\n*" + table + "\n-A FANFARE-NEW "
-		if _, err := proxytest.ParseXT(head + "-m set --match-set fanfare-vips4 dst -p tcp -m tcp --dport 80 -j RETURN\n"); err != nil {
+		if _, err := proxytest.ParseXT(head +
+			"-m set --match-set fanfare-vips4 dst -p tcp -m tcp --dport 80 -j RETURN\n"); err != nil {
 			t.Errorf("table %s: %v", table, err)
 		}
 		for _, bad := range all {
@@ -195,7 +203,8 @@ func playScenes(t *testing.T, l *lab, fit func(scene) bool) {
 		for v := range s.State.VIPs.All() {
 			for _, f := range l.flows(v.Addr) {
 				if !f.DNAT && !s.Binds(v.Addr) {
-					t.Errorf("%s: a flow from %s to port %d of %s passed without a rule", s.Name, f.Client, f.Port.Port, v.Addr)
+					t.Errorf("%s: a flow from %s to port %d of %s passed without a rule", s.Name, f.Client, f.Port.Port,
+						v.Addr)
 				}
 			}
 		}

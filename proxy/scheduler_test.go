@@ -22,7 +22,9 @@ func scheduleState(scheduler Scheduler, backends [2][]Backend, ports ...uint16) 
 		to := Target{Backends: backends[family], Remote: Preserve}
 		for _, p := range []Protocol{TCP, UDP, SCTP} {
 			for _, port := range ports {
-				v.Frontends = append(v.Frontends, Frontend{Protocol: p, Port: port, External: to, Internal: to, Scheduler: scheduler})
+				v.Frontends = append(v.Frontends, Frontend{
+					Protocol: p, Port: port, External: to, Internal: to, Scheduler: scheduler,
+				})
 			}
 		}
 		s.VIPs = proxytest.WithVIPs(s.VIPs, v)
@@ -167,7 +169,8 @@ func testSourceHashOf(t *testing.T, slots int) {
 			checkKernel(t, scheduleState(SourceHash, crowds, 80))
 			for family := range state.SetID(2) {
 				for _, network := range []string{"tcp", "udp"} {
-					if got := l.who(from, network, 0, netip.AddrPortFrom(proxytest.At("vip", family), 80)); got != "pod1" {
+					if got := l.who(from, network, 0,
+						netip.AddrPortFrom(proxytest.At("vip", family), 80)); got != "pod1" {
 						t.Errorf("%s to %s: %s; want pod1", from.Name, proxytest.At("vip", family), got)
 					}
 				}
@@ -192,7 +195,8 @@ func TestMaglevFlows(t *testing.T) {
 				for network := range networks {
 					for range 6 {
 						port++ // never the same flow twice
-						want := pods[slots[flowSlot(netip.AddrPortFrom(proxytest.At("client", family), uint16(port)), len(slots))]]
+						want := pods[slots[flowSlot(netip.AddrPortFrom(proxytest.At("client", family), uint16(port)),
+							len(slots))]]
 						if got := l.who(l.Client, network, port, to); got != want {
 							t.Errorf("client's port %d to %s %s: %s; want %s", port, network, to, got, want)
 						}

@@ -71,8 +71,10 @@ func TestSNATPorts(t *testing.T) {
 				for family := range state.SetID(2) {
 					for _, network := range []string{"tcp", "udp"} {
 						port++
-						got := l.sourceSeen(l.Client, network, port, netip.AddrPortFrom(proxytest.At("vip", family), proxytest.PortRemote))
-						if got.Addr() != proxytest.At(from, family) || (got.Port() == uint16(port)) != (ports == PortKept) {
+						got := l.sourceSeen(l.Client, network, port,
+							netip.AddrPortFrom(proxytest.At("vip", family), proxytest.PortRemote))
+						if got.Addr() != proxytest.At(from, family) ||
+							(got.Port() == uint16(port)) != (ports == PortKept) {
 							t.Errorf("ports %s, %s from port %d: the backend sees %s", ports, network, port, got)
 						}
 					}
@@ -93,7 +95,8 @@ func TestSNATSource(t *testing.T) {
 		var open []net.Conn
 		for family := range state.SetID(2) {
 			for _, network := range []string{"tcp", "udp"} {
-				open = append(open, l.Connect(l.Client, network, 0, netip.AddrPortFrom(proxytest.At("vip", family), proxytest.PortRemote)))
+				open = append(open, l.Connect(l.Client, network, 0,
+					netip.AddrPortFrom(proxytest.At("vip", family), proxytest.PortRemote)))
 			}
 		}
 		still := func(when string) {
@@ -120,7 +123,8 @@ func TestSNATSource(t *testing.T) {
 		// One family only: the other goes by the default.
 		mustSet(t, p, snatState(SNAT{Sources: []netip.Addr{proxytest.At("second", 1)}}))
 		for family, want := range []string{"remote saw node", "remote saw second"} {
-			if got := l.Probe(l.Client, "tcp", netip.AddrPortFrom(proxytest.At("vip", state.SetID(family)), proxytest.PortRemote), want); got != want {
+			if got := l.Probe(l.Client, "tcp", netip.AddrPortFrom(proxytest.At("vip", state.SetID(family)),
+				proxytest.PortRemote), want); got != want {
 				t.Errorf("family %d: %s; want %s", family, got, want)
 			}
 		}
@@ -139,9 +143,14 @@ func TestSNATNever(t *testing.T) {
 			// The lab's remote answers the client directly, so ask it.
 			heard := l.listen(l.Remote, netip.AddrPortFrom(proxytest.At("remote", family), 8081))
 			s := snatState(SNAT{Never: proxytest.Prefixes("10.244.0.0/16", "fd00:244::/32")})
-			to := Target{Backends: []Backend{{Addr: netip.AddrPortFrom(proxytest.At("remote", family), 8081), Node: "n2"}}, Remote: Masquerade}
+			to := Target{
+				Backends: []Backend{{Addr: netip.AddrPortFrom(proxytest.At("remote", family), 8081), Node: "n2"}},
+				Remote:   Masquerade,
+			}
 			vip := proxytest.At("vip", family)
-			s.VIPs = proxytest.VIPsOf(&VIP{Addr: vip, Frontends: []Frontend{{Protocol: UDP, Port: 88, External: to, Internal: to}}})
+			s.VIPs = proxytest.VIPsOf(&VIP{
+				Addr: vip, Frontends: []Frontend{{Protocol: UDP, Port: 88, External: to, Internal: to}},
+			})
 			for _, tc := range []struct {
 				never []netip.Prefix
 				want  string
@@ -223,7 +232,9 @@ func TestSNATMark(t *testing.T) {
 			s := snatState(SNAT{Mark: tc.mark, Sources: []netip.Addr{proxytest.At("second", 0)}})
 			mustSet(t, p, s)
 			checkKernel(t, s)
-			for port, want := range map[uint16]string{proxytest.PortRemote: "remote saw second", proxytest.PortLocal: "pod1 saw client"} {
+			for port, want := range map[uint16]string{
+				proxytest.PortRemote: "remote saw second", proxytest.PortLocal: "pod1 saw client",
+			} {
 				if got := l.Probe(l.Client, "tcp", netip.AddrPortFrom(vip, port), want); got != want {
 					t.Errorf("mark %s: %s; want %s", tc.mark, got, want)
 				}
@@ -233,7 +244,8 @@ func TestSNATMark(t *testing.T) {
 				t.Fatalf("%v: %s", err, out)
 			}
 			for name, mark := range map[string]uint32{"remote": tc.remote, "pod1": tc.local} {
-				if want := fmt.Sprintf("%s . 0x%08x", proxytest.At(name, 0), mark); !strings.Contains(string(out), want) {
+				if want := fmt.Sprintf("%s . 0x%08x", proxytest.At(name, 0), mark); !strings.Contains(string(out),
+					want) {
 					t.Errorf("mark %s: no packet %s in %s", tc.mark, want, out)
 				}
 			}

@@ -158,7 +158,8 @@ func (s *soak) judge(r soakRequest, a soakAnswer) {
 	if a.missed {
 		got += ", its first packet got nowhere,"
 	}
-	s.t.Errorf("%s from port %d: %s after %v; want %q, by\n%s", r, a.port, got, a.end.Sub(a.start).Round(time.Millisecond), slices.Compact(allowed), texts(window, r))
+	s.t.Errorf("%s from port %d: %s after %v; want %q, by\n%s", r, a.port, got,
+		a.end.Sub(a.start).Round(time.Millisecond), slices.Compact(allowed), texts(window, r))
 }
 
 // texts says how a request's frontend changed from State to State.
@@ -199,7 +200,8 @@ func left(steps []*soakStep, r soakRequest) bool {
 func shutsOut(s State, r soakRequest) bool {
 	proto := map[string]Protocol{"tcp": TCP, "udp": UDP}[r.network]
 	f := s.Frontend(r.to.Addr(), state.Port{Proto: proto, Port: r.to.Port()})
-	return f != nil && f.Sources != nil && !sortedset.ContainsAddr(f.Sources, proxytest.At(r.from, state.Family(r.to.Addr())))
+	return f != nil && f.Sources != nil &&
+		!sortedset.ContainsAddr(f.Sources, proxytest.At(r.from, state.Family(r.to.Addr())))
 }
 
 // flowsTo are the backends that flows of the request may be open to.
@@ -350,7 +352,8 @@ func TestSoak(t *testing.T) {
 		if testFast != "" && s.taken == 0 {
 			t.Error("the fast path took no flow")
 		}
-		t.Logf("%d requests under %d changes; %d ended with their backend", s.requests.Load(), changes, s.excused.Load())
+		t.Logf("%d requests under %d changes; %d ended with their backend", s.requests.Load(), changes,
+			s.excused.Load())
 		if st := p.Status(); st.Repairs != 0 || st.ConntrackError != "" {
 			t.Errorf("%d repairs, %q; conntrack: %q", st.Repairs, st.Found, st.ConntrackError)
 		}

@@ -100,7 +100,8 @@ func (w *soakWorld) change() {
 				}
 			}
 		case 5:
-			w.snat = proxytest.Pick(w.World, SNAT{}, SNAT{Ports: PortRandom}, SNAT{Mark: Mark{Value: 0x4000, Mask: 0x4000}})
+			w.snat = proxytest.Pick(w.World, SNAT{}, SNAT{Ports: PortRandom},
+				SNAT{Mark: Mark{Value: 0x4000, Mask: 0x4000}})
 		default:
 			p.step(w, proxytest.Pick(w.World, soakPods...))
 		}
@@ -120,7 +121,8 @@ func (p *soakPort) set(w *soakWorld, what int) {
 	case 3:
 		p.affinity = proxytest.Pick(w.World, 0, time.Second, time.Hour)
 	default:
-		p.sources = proxytest.Pick(w.World, nil, []string{"10.0.0.0/8", "fd00::/16"}, []string{"10.244.1.0/24", "fd00:244:1::/64"})
+		p.sources = proxytest.Pick(w.World, nil, []string{"10.0.0.0/8", "fd00::/16"},
+			[]string{"10.244.1.0/24", "fd00:244:1::/64"})
 		if (p.steady || w.alike) && len(p.sources) > 0 {
 			p.sources = []string{"10.0.0.0/8", "fd00::/16"} // all clients
 		}

@@ -77,7 +77,8 @@ node   80 pod1 saw node`, false},
 				if sortedset.ContainsAddr(s.VIPs.At(int(family)).Frontends[0].Sources, proxytest.At("node", family)) {
 					want = "pod1 saw node"
 				}
-				if got := l.Probe(l.Node, "tcp", netip.AddrPortFrom(proxytest.At("vip", family), proxytest.PortLocal), want); got != want {
+				if got := l.Probe(l.Node, "tcp", netip.AddrPortFrom(proxytest.At("vip", family), proxytest.PortLocal),
+					want); got != want {
 					t.Errorf("sources %v: from the node: %s; want %s", tc.sources, got, want)
 				}
 				if got := l.Ping(l.Client, proxytest.At("vip", family), "reply"); got != "reply" {
@@ -109,7 +110,9 @@ func TestFirstSourcesRefuseNoListedClient(t *testing.T) {
 			for _, network := range []string{"udp", "tcp"} {
 				workers.Go(func() {
 					for !stop.Load() {
-						if got := l.Probe(l.Client, network, netip.AddrPortFrom(proxytest.At("vip", f), proxytest.PortLocal), ""); got != "pod1 saw client" {
+						if got := l.Probe(l.Client, network,
+							netip.AddrPortFrom(proxytest.At("vip", f), proxytest.PortLocal),
+							""); got != "pod1 saw client" {
 							t.Errorf("%s, IPv%c: %s", network, "46"[f], got)
 						}
 						asked.Add(1)
@@ -151,7 +154,10 @@ func crowdedState(sources []netip.Prefix, turn int) State {
 	}
 	for i := range 200 {
 		a := netip.AddrFrom4([4]byte{192, 0, 3, byte(i)})
-		fe := Frontend{Protocol: TCP, Port: uint16(80 + turn), External: Target{Backends: proxytest.Backends(0, "pod1", "pod2", "remote")}}
+		fe := Frontend{
+			Protocol: TCP, Port: uint16(80 + turn),
+			External: Target{Backends: proxytest.Backends(0, "pod1", "pod2", "remote")},
+		}
 		s.VIPs = proxytest.WithVIPs(s.VIPs, &VIP{Addr: a, Frontends: []Frontend{fe}})
 	}
 	return s
@@ -188,7 +194,10 @@ func TestSourcesEndFlows(t *testing.T) {
 			net.Conn
 		}
 		var conns []open
-		want := map[string]string{"client80": "pod1 saw client", "client81": "remote saw node", "pod280": "pod1 saw pod2", "pod281": "remote saw pod2"}
+		want := map[string]string{
+			"client80": "pod1 saw client", "client81": "remote saw node", "pod280": "pod1 saw pod2",
+			"pod281": "remote saw pod2",
+		}
 		for family := range state.SetID(2) {
 			for _, network := range []string{"tcp", "udp"} {
 				for _, from := range []string{"client", "pod2"} {
@@ -212,7 +221,8 @@ func TestSourcesEndFlows(t *testing.T) {
 		for _, c := range conns {
 			want := "silence"
 			if c.from == "pod2" {
-				want = map[uint16]string{proxytest.PortLocal: "pod1 saw pod2", proxytest.PortRemote: "remote saw pod2"}[c.to.Port()]
+				want = map[uint16]string{proxytest.PortLocal: "pod1 saw pod2",
+					proxytest.PortRemote: "remote saw pod2"}[c.to.Port()]
 			}
 			if got := l.AskFor(c, want); got != want {
 				t.Errorf("an open flow from %s %s to %s: %s; want %s", c.LocalAddr().Network(), c.from, c.to, got, want)

@@ -79,7 +79,8 @@ type AffinityFull struct {
 }
 
 // affinityFull returns the frontends that filled the map of clients or, in iptables mode, a set.
-func affinityFull(have State, full map[state.AffinityKey]nftables.AffinityOverflow, sets []string) (all []AffinityFull) {
+func affinityFull(have State, full map[state.AffinityKey]nftables.AffinityOverflow,
+	sets []string) (all []AffinityFull) {
 	if len(full) == 0 && len(sets) == 0 {
 		return nil
 	}

@@ -43,7 +43,8 @@ func TestModesFollowOneAnother(t *testing.T) {
 		l := newLab(t)
 		everything := os.Getenv("PATH")
 		s := proxytest.PacketState(LocalClients{})
-		nft, legacy := []string{"iptables-nft", "ip6tables-nft", "sets"}, []string{"iptables-legacy", "ip6tables-legacy", "sets"}
+		nft, legacy := []string{"iptables-nft", "ip6tables-nft", "sets"},
+			[]string{"iptables-legacy", "ip6tables-legacy", "sets"}
 		var conn net.Conn
 		for i, step := range []struct {
 			mode    Mode
@@ -64,7 +65,8 @@ func TestModesFollowOneAnother(t *testing.T) {
 			}
 			testMode = step.mode
 			p := newProxy(t)
-			if want := []netip.Addr{proxytest.At("vip", 0), proxytest.At("vip", 1)}; i > 0 && !slices.Equal(p.Adopted(), want) {
+			if want := []netip.Addr{proxytest.At("vip", 0), proxytest.At("vip", 1)}; i > 0 &&
+				!slices.Equal(p.Adopted(), want) {
 				t.Errorf("step %d adopted %v, want %v", i, p.Adopted(), want)
 			}
 			stop, lost := make(chan struct{}), make(chan string)
@@ -133,8 +135,10 @@ func TestModeAuto(t *testing.T) {
 		why      string // in the status, or else in the error
 	}{
 		{"all", []string{"nft", "iptables-nft-restore", "iptables-nft-save"}, ModeNFTables, nil, ""},
-		{"no nft", []string{"iptables-nft-restore", "iptables-nft-save"}, ModeIPTables, []string{"iptables-nft"}, "program nft"},
-		{"old names", []string{"iptables-restore", "iptables-save", "ip6tables-restore", "ip6tables-save"}, ModeIPTables, []string{"iptables", "ip6tables"}, "program nft"},
+		{"no nft", []string{"iptables-nft-restore", "iptables-nft-save"}, ModeIPTables, []string{"iptables-nft"},
+			"program nft"},
+		{"old names", []string{"iptables-restore", "iptables-save", "ip6tables-restore", "ip6tables-save"},
+			ModeIPTables, []string{"iptables", "ip6tables"}, "program nft"},
 		{"nothing", nil, "", nil, "no program iptables-restore"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -142,7 +146,8 @@ func TestModeAuto(t *testing.T) {
 				keepPrograms(t, tc.programs...)
 				p, err := New(t.Context(), Options{Mode: ModeAuto})
 				if tc.mode == "" {
-					if err == nil || !strings.Contains(err.Error(), tc.why) || !strings.Contains(err.Error(), "program nft") {
+					if err == nil || !strings.Contains(err.Error(), tc.why) ||
+						!strings.Contains(err.Error(), "program nft") {
 						t.Errorf("%v; want one that says what is missing", err)
 					}
 					return
@@ -152,8 +157,10 @@ func TestModeAuto(t *testing.T) {
 				}
 				defer p.Close()
 				st := p.Status()
-				if st.Mode != tc.mode || !slices.Equal(st.Programs, tc.used) || !strings.Contains(st.ModeReason, tc.why) || (tc.why == "") != (st.ModeReason == "") {
-					t.Errorf("mode %s, programs %v, because %q; want %s, %v, %q", st.Mode, st.Programs, st.ModeReason, tc.mode, tc.used, tc.why)
+				if st.Mode != tc.mode || !slices.Equal(st.Programs, tc.used) ||
+					!strings.Contains(st.ModeReason, tc.why) || (tc.why == "") != (st.ModeReason == "") {
+					t.Errorf("mode %s, programs %v, because %q; want %s, %v, %q", st.Mode, st.Programs, st.ModeReason,
+						tc.mode, tc.used, tc.why)
 				}
 				s := proxytest.PacketState(LocalClients{})
 				if len(tc.used) == 1 {

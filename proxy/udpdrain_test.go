@@ -118,7 +118,8 @@ func TestClientOfDeadDrainingBackend(t *testing.T) {
 			endsFrontend{port: 81, backends: []string{"pod1"}}))
 		listed, gone := l.sessions("udp", 80, "client"), l.sessions("udp", 81, "client")
 		l.Pod1.Do(func() {
-			proxytest.NFT(t, "table inet dead { chain in { type filter hook input priority 0; policy drop; meta l4proto icmpv6 accept; }; }")
+			proxytest.NFT(t, "table inet dead { chain in { type filter hook input priority 0; policy drop; meta "+
+				"l4proto icmpv6 accept; }; }")
 		})
 		drains := endsFrontend{port: 80, backends: []string{"pod3"}, draining: []string{"pod1"}}
 		began := time.Now()

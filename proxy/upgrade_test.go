@@ -64,7 +64,8 @@ func TestUpgrade(t *testing.T) {
 	proxytest.InNamespace(t, func(t *testing.T) {
 		old, a := upgradeScene(t)
 		l := newLab(t)
-		proxytest.NFT(t, string(a.Files[slices.IndexFunc(a.Files, func(f txtar.File) bool { return f.Name == "table" })].Data))
+		proxytest.NFT(t, string(a.Files[slices.IndexFunc(a.Files,
+			func(f txtar.File) bool { return f.Name == "table" })].Data))
 		before := proxytest.Schema(t)
 		upgrade(t, old, l)
 		if got := proxytest.Schema(t); got == before {
@@ -82,7 +83,8 @@ func TestUpgradeOfIPTables(t *testing.T) {
 		loadOlder(t, old.State)
 		upgrade(t, old, l)
 		for _, i := range iptables.Installed() {
-			if save, err := exec.Command(i.Name + "-save").Output(); err != nil || strings.Contains(string(save), "FAN-old") {
+			if save, err := exec.Command(i.Name + "-save").Output(); err != nil ||
+				strings.Contains(string(save), "FAN-old") {
 				t.Errorf("%s: %v; of the older version there is\n%s", i.Name, err, save)
 			}
 		}
@@ -92,7 +94,8 @@ func TestUpgradeOfIPTables(t *testing.T) {
 // loadOlder forwards a State by chains as an older version might have made them.
 func loadOlder(t *testing.T, s State) {
 	t.Helper()
-	names := strings.NewReplacer("FAN-x-", "FAN-old-", "FAN-i-", "FAN-oldi-", "FANFARE-KEEP", "FANFARE-OLD", "FANFARE-UNSERVED", "FANFARE-OLD")
+	names := strings.NewReplacer("FAN-x-", "FAN-old-", "FAN-i-", "FAN-oldi-", "FANFARE-KEEP", "FANFARE-OLD",
+		"FANFARE-UNSERVED", "FANFARE-OLD")
 	_, v4, _ := strings.Cut(iptables.Text(s), "# IPv4\n")
 	v4, v6, _ := strings.Cut(v4, "# IPv6\n")
 	for f, text := range []string{v4, v6} {
@@ -140,7 +143,8 @@ func TestUpgradeThatStopped(t *testing.T) {
 		other := State{Node: "n1", VIPs: proxytest.VIPsOf(&VIP{Addr: proxytest.At("other", 0)})}
 		leave := func() {
 			t.Helper()
-			proxytest.NFT(t, strings.ReplaceAll(nftables.Script(state.RenderState(other)), "inet "+renderer.TableName, "inet "+renderer.SpareTable))
+			proxytest.NFT(t, strings.ReplaceAll(nftables.Script(state.RenderState(other)), "inet "+renderer.TableName,
+				"inet "+renderer.SpareTable))
 			if !strings.Contains(listTables(t), renderer.SpareTable) {
 				t.Fatal("there is no spare table")
 			}

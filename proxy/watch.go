@@ -47,7 +47,10 @@ func newWatch(log *slog.Logger, own ...uint32) (*watch, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &watch{conn: conn, log: log, rules: newIntegrity(time.Now()), notify: make(chan struct{}, 1), closed: make(chan struct{}), done: make(chan struct{})}
+	w := &watch{
+		conn: conn, log: log, rules: newIntegrity(time.Now()), notify: make(chan struct{}, 1),
+		closed: make(chan struct{}), done: make(chan struct{}),
+	}
 	if err := errors.Join(
 		conn.SetReadBuffer(nfnl.BufferSize),
 		conn.SetBPF(dropPorts(own)),

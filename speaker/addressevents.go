@@ -27,7 +27,8 @@ func (r *reported) addressEvents(was reported, now observation, limit int) []eve
 		came, r.announced = nil, sortedset.Without(was.announced, left, netip.Addr.Compare)
 	}
 	if now.at.Before(r.presumedUntil) {
-		r.adopted = slices.DeleteFunc(slices.Clone(was.adopted), func(a netip.Addr) bool { return sortedset.HasAddr(r.announced, a) })
+		r.adopted = slices.DeleteFunc(slices.Clone(was.adopted),
+			func(a netip.Addr) bool { return sortedset.HasAddr(r.announced, a) })
 	}
 	var all []event.Event
 	if len(came)+len(left) <= limit {
@@ -41,7 +42,8 @@ func (r *reported) addressEvents(was reported, now observation, limit int) []eve
 		return all
 	}
 	return []event.Event{now.event(now.thisNodeRef(), false, eventAnnouncementsChanged, "Announce", fmt.Sprintf(
-		"announced %d addresses and withdrew %d; it announces %d now: run `fanfare status` there for the list", len(came), len(left), now.announced.Len()))}
+		"announced %d addresses and withdrew %d; it announces %d now: run `fanfare status` there for the list",
+		len(came), len(left), now.announced.Len()))}
 }
 
 // l2Events reports addresses that this node began or stopped answering for.
@@ -69,7 +71,8 @@ func (r *reported) l2Events(was reported, now observation, limit int) (all []eve
 	}
 	if changes > limit {
 		return []event.Event{now.event(now.thisNodeRef(), false, eventAnnouncementsChanged, "Announce", fmt.Sprintf(
-			"began or stopped answering for %d addresses; it answers for %d now: run `fanfare status` there for the list", changes, len(r.answered)))}
+			"began or stopped answering for %d addresses; it answers for %d now: run `fanfare "+
+				"status` there for the list", changes, len(r.answered)))}
 	}
 	return all
 }

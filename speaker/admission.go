@@ -22,7 +22,8 @@ func (h *handoverState) admit(want []l2.Address, now time.Time) []l2.Address {
 }
 
 // selectAdmitted is admit, and returns the messages by node instead of sending them.
-func (h *handoverState) selectAdmitted(want []l2.Address, now time.Time) (admitted []l2.Address, messages map[string][][]byte) {
+func (h *handoverState) selectAdmitted(want []l2.Address,
+	now time.Time) (admitted []l2.Address, messages map[string][][]byte) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	paused := now.Before(h.paused)

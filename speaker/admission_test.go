@@ -92,11 +92,14 @@ func TestAdmitRemembers(t *testing.T) {
 					admitted, _ := h.selectAdmitted(want, time.Now())
 					got = append(got, admitted)
 				})
-				if !slices.EqualFunc(got[0], got[1], l2.Address.Equal) || !reflect.DeepEqual(a.remembers.waits, a.forgets.waits) {
-					t.Fatalf("seed %d, step %d: %v, waits %v; want %v, waits %v", seed, step, got[0], a.remembers.waits, got[1], a.forgets.waits)
+				if !slices.EqualFunc(got[0], got[1], l2.Address.Equal) ||
+					!reflect.DeepEqual(a.remembers.waits, a.forgets.waits) {
+					t.Fatalf("seed %d, step %d: %v, waits %v; want %v, waits %v", seed, step, got[0], a.remembers.waits,
+						got[1], a.forgets.waits)
 				}
 				if r.IntN(4) == 0 {
-					time.Sleep(time.Duration(r.IntN(int(2 * holderLifetime)))) // on the clock of the bubble, which jumps: some messages expire
+					// on the clock of the bubble, which jumps: some messages expire
+					time.Sleep(time.Duration(r.IntN(int(2 * holderLifetime))))
 				}
 			}
 		}

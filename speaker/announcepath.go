@@ -16,7 +16,8 @@ type announcer interface {
 	// Set announces the routes of d with allowed prefixes, keeps announced routes with
 	// allowed prefixes that d lacks, and withdraws all others. Also after an error, Set
 	// returns every prefix that is announced now or may be before the next Set.
-	Set(ctx context.Context, d *plan.Desired, allowed sortedset.Set[netip.Prefix]) (announced sortedset.Set[netip.Prefix], err error)
+	Set(ctx context.Context, d *plan.Desired,
+		allowed sortedset.Set[netip.Prefix]) (announced sortedset.Set[netip.Prefix], err error)
 }
 
 // withdrawDelay is how long an address stays announced after its last endpoint on this node
@@ -67,8 +68,12 @@ func newL2Path(a announcer, linger time.Duration) *announcePath {
 	return newAnnouncePath("l2", a, linger, func(d *plan.Desired) target { return target{d.Hosts, d.Answered} })
 }
 
-func newAnnouncePath(protocol string, a announcer, linger time.Duration, targetOf func(*plan.Desired) target) *announcePath {
-	return &announcePath{protocol: protocol, announcer: a, linger: linger, targetOf: targetOf, lingeringAggregates: map[netip.Prefix]time.Time{}}
+func newAnnouncePath(protocol string, a announcer, linger time.Duration,
+	targetOf func(*plan.Desired) target) *announcePath {
+	return &announcePath{
+		protocol: protocol, announcer: a, linger: linger, targetOf: targetOf,
+		lingeringAggregates: map[netip.Prefix]time.Time{},
+	}
 }
 
 // A target is what must be announced: these prefixes, for these addresses.
@@ -151,12 +156,14 @@ func (p *announcePath) withoutNew(want target, hold []netip.Prefix) target {
 	prefixes = slices.DeleteFunc(prefixes, func(n netip.Prefix) bool { return !overlaps(n) })
 	addrs := sortedset.Only(want.addrs, p.announcedAddrs, netip.Addr.Compare)
 	addrs = slices.DeleteFunc(addrs, func(a netip.Addr) bool { return !overlaps(sortedset.HostPrefix(a)) })
-	return target{sortedset.Without(want.prefixes, prefixes, sortedset.ComparePrefixes), sortedset.Without(want.addrs, addrs, netip.Addr.Compare)}
+	return target{sortedset.Without(want.prefixes, prefixes, sortedset.ComparePrefixes),
+		sortedset.Without(want.addrs, addrs, netip.Addr.Compare)}
 }
 
 // record records what is announced after a call with want, and returns which addresses were
 // withdrawn and which were added. services returns the Services of a withdrawn address.
-func (p *announcePath) record(announced sortedset.Set[netip.Prefix], want target, services func(netip.Addr) []cluster.Name) (left, came []netip.Addr) {
+func (p *announcePath) record(announced sortedset.Set[netip.Prefix], want target,
+	services func(netip.Addr) []cluster.Name) (left, came []netip.Addr) {
 	if announced.Same(p.announcedPrefixes) && want.addrs.Same(p.targetAddrs) {
 		return nil, nil
 	}

@@ -18,7 +18,8 @@ const recentRepair = time.Hour
 
 // Attention returns what an operator must act on, one sentence a line.
 func (st *Status) Attention(now time.Time) []string {
-	return slices.Concat(st.passAttention(now), st.proxyAttention(now), st.bgpAttention(now), st.objectAttention(), st.addressAttention(now))
+	return slices.Concat(st.passAttention(now), st.proxyAttention(now), st.bgpAttention(now), st.objectAttention(),
+		st.addressAttention(now))
 }
 
 // lines collects formatted lines.
@@ -46,7 +47,8 @@ func oneLine(text string) string { return strings.ReplaceAll(text, "\n", "; ") }
 func (st *Status) proxyAttention(now time.Time) (all lines) {
 	p := st.Proxy
 	if ago := now.Sub(p.LastRepair); p.Repairs > 0 && ago < recentRepair {
-		all.add("another program changed the kernel's table; it was repaired %d times, last %s ago: %s", p.Repairs, duration.HumanDuration(ago), p.Found)
+		all.add("another program changed the kernel's table; it was repaired %d times, last %s ago: %s", p.Repairs,
+			duration.HumanDuration(ago), p.Found)
 	}
 	for _, f := range p.AffinityFull {
 		if ago := now.Sub(f.Last); ago < recentRepair {
@@ -68,7 +70,8 @@ func (st *Status) proxyAttention(now time.Time) (all lines) {
 			all.add("new flows use the rules although --fast-path is set: %s", oneLine(f.Error))
 		}
 		for _, l := range f.Limited {
-			all.add("address %s has %d flows in the fast path, as many as there is room for others; %d more used the rules",
+			all.add("address %s has %d flows in the fast path, as many as there is room for others; "+
+				"%d more used the rules",
 				l.Addr, l.Flows, l.Rejected)
 		}
 		if f.Found != "" {
@@ -94,7 +97,8 @@ func affinityFullText(mode proxy.Mode, f proxy.AffinityFull, ago time.Duration) 
 	case f.Evicted == 0:
 		return fmt.Sprintf(", last %s ago: new clients are not remembered until the oldest are forgotten", since)
 	default:
-		return fmt.Sprintf(", last %s ago: its clients of longest ago were forgotten for new ones, %d so far", since, f.Evicted)
+		return fmt.Sprintf(", last %s ago: its clients of longest ago were forgotten for new ones, %d so far", since,
+			f.Evicted)
 	}
 }
 
@@ -105,7 +109,8 @@ func (st *Status) bgpAttention(now time.Time) (all lines) {
 			all.add("router %s: %s", s.Name, s.DownReason())
 		}
 		if s.OtherRouter.IsValid() {
-			all.add("router %s: %s, too, sends router advertisements on %s; the session remains with %s, which sent the first: leave one router on the link", s.Name, s.OtherRouter, s.Interface, s.Router())
+			all.add("router %s: %s, too, sends router advertisements on %s; the session remains with %s, which sent "+
+				"the first: leave one router on the link", s.Name, s.OtherRouter, s.Interface, s.Router())
 		}
 		switch b := s.BFD; {
 		case b == nil:

@@ -64,7 +64,8 @@ func BenchmarkPass(b *testing.B) {
 		p, decider := benchPass(b)
 		snap := benchSnapshot()
 		peer := *snap.Peers[0]
-		peer.NodeSelector, peer.PeerAddress, peer.PeerPort, peer.ConnectTime = cluster.Selector{}, netip.MustParseAddr("127.0.0.2"), 9, time.Hour
+		peer.NodeSelector, peer.PeerAddress, peer.PeerPort, peer.ConnectTime = cluster.Selector{},
+			netip.MustParseAddr("127.0.0.2"), 9, time.Hour
 		snap.Peers = []*cluster.Peer{&peer}
 		benchRun(b, p, decider, snap)
 		defer reportCPU(b)()
@@ -167,7 +168,8 @@ func benchMembers(nodes int, dead bool) *membership.Members {
 	for i := 1; i <= nodes; i++ {
 		name := fmt.Sprintf("n%d", i)
 		m.Nodes = append(m.Nodes, membership.Member{Node: name, Alive: name != "n3" || !dead,
-			Interfaces: []cluster.Interface{{Name: "eth0", Prefixes: []netip.Prefix{netip.MustParsePrefix("198.18.0.0/15")}}}})
+			Interfaces: []cluster.Interface{{Name: "eth0",
+				Prefixes: []netip.Prefix{netip.MustParsePrefix("198.18.0.0/15")}}}})
 	}
 	slices.SortFunc(m.Nodes, func(a, b membership.Member) int { return strings.Compare(a.Node, b.Node) })
 	return m
@@ -198,7 +200,8 @@ func benchPass(b *testing.B) (*pass, *plan.Decider) {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { forwarder.Close() })
-	return newPass(forwarder, log, newBGPPath(&bgpAnnouncer{server: bgp.New(bgp.Options{Logger: log})}, testLinger)), plan.NewDecider(plan.Config{Node: "n1"})
+	return newPass(forwarder, log, newBGPPath(&bgpAnnouncer{server: bgp.New(bgp.Options{Logger: log})}, testLinger)),
+		plan.NewDecider(plan.Config{Node: "n1"})
 }
 
 func benchRun(b *testing.B, p *pass, decider *plan.Decider, snap *cluster.Snapshot) {
@@ -210,8 +213,10 @@ func benchRun(b *testing.B, p *pass, decider *plan.Decider, snap *cluster.Snapsh
 func benchSnapshot() *cluster.Snapshot {
 	snap := &cluster.Snapshot{
 		Nodes: []*cluster.Node{{Name: "n1", InternalIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}},
-		Pools: []*cluster.Pool{{Name: "lan", Announce: cluster.AnnounceBGP, Ranges: []netipx.IPRange{netipx.MustParseIPRange("198.18.0.0-198.19.255.255")}}},
-		Peers: []*cluster.Peer{{Session: bgp.Session{Name: "elsewhere", PeerASN: 65000}, MyASN: 65001, NodeSelector: cluster.Nothing()}},
+		Pools: []*cluster.Pool{{Name: "lan", Announce: cluster.AnnounceBGP,
+			Ranges: []netipx.IPRange{netipx.MustParseIPRange("198.18.0.0-198.19.255.255")}}},
+		Peers: []*cluster.Peer{{Session: bgp.Session{Name: "elsewhere", PeerASN: 65000}, MyASN: 65001,
+			NodeSelector: cluster.Nothing()}},
 	}
 	addr := netip.MustParseAddr("198.18.0.0")
 	var assigned []cluster.Assignment

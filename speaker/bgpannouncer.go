@@ -22,7 +22,8 @@ type bgpAnnouncer struct {
 }
 
 // Set implements announcer.
-func (a *bgpAnnouncer) Set(ctx context.Context, d *plan.Desired, allowed sortedset.Set[netip.Prefix]) (sortedset.Set[netip.Prefix], error) {
+func (a *bgpAnnouncer) Set(ctx context.Context, d *plan.Desired,
+	allowed sortedset.Set[netip.Prefix]) (sortedset.Set[netip.Prefix], error) {
 	want := d.BGP
 	switch {
 	case allowed.Same(d.Prefixes):

@@ -125,7 +125,8 @@ type benchChange struct {
 
 var benchChanges = []benchChange{
 	{"nothing", cluster.AnnounceAdvertised, func(*benchNode, *cluster.Snapshot, int) {}},
-	{"one endpoint", cluster.AnnounceAdvertised, func(_ *benchNode, next *cluster.Snapshot, i int) { *next = *changed(next, i) }},
+	{"one endpoint", cluster.AnnounceAdvertised,
+		func(_ *benchNode, next *cluster.Snapshot, i int) { *next = *changed(next, i) }},
 	{"one Service", cluster.AnnounceAdvertised, func(n *benchNode, next *cluster.Snapshot, i int) {
 		if i%2 == 0 {
 			*next = *without(n.all, i)
@@ -133,9 +134,12 @@ var benchChanges = []benchChange{
 			next.Services, next.Assignments = n.all.Services, n.all.Assignments
 		}
 	}},
-	{"endpoints of a node drain", cluster.AnnounceAdvertised, func(_ *benchNode, next *cluster.Snapshot, i int) { drainEndpoints(next, "n3", i%2 == 0) }},
-	{"a member, Layer 2", cluster.AnnounceL2, func(n *benchNode, _ *cluster.Snapshot, i int) { n.members = benchMembers(5, i%2 == 0) }},
-	{"a member", cluster.AnnounceAdvertised, func(n *benchNode, _ *cluster.Snapshot, i int) { n.members = benchMembers(5, i%2 == 0) }},
+	{"endpoints of a node drain", cluster.AnnounceAdvertised,
+		func(_ *benchNode, next *cluster.Snapshot, i int) { drainEndpoints(next, "n3", i%2 == 0) }},
+	{"a member, Layer 2", cluster.AnnounceL2,
+		func(n *benchNode, _ *cluster.Snapshot, i int) { n.members = benchMembers(5, i%2 == 0) }},
+	{"a member", cluster.AnnounceAdvertised,
+		func(n *benchNode, _ *cluster.Snapshot, i int) { n.members = benchMembers(5, i%2 == 0) }},
 	{"a router's timer", cluster.AnnounceAdvertised, func(_ *benchNode, next *cluster.Snapshot, i int) {
 		changePeer(next, func(p *cluster.Peer) { p.HoldTime = time.Duration(30+i%2) * time.Second })
 	}},
@@ -308,7 +312,8 @@ func (n *benchNode) report(first passTime, part float64) {
 	n.b.ReportMetric(float64(first.cpu)/float64(most), "first/max")
 	of := func(all time.Duration) time.Duration { return time.Duration(part * float64(all)) }
 	if most > of(first.cpu) || half > of(first.elapsed) {
-		n.b.Errorf("passes take up to %s of CPU time, and half of them up to %s; want 1/%.3g of the first one, which took %s and %s",
+		n.b.Errorf("passes take up to %s of CPU time, and half of them up to %s; want 1/%.3g of the first one, "+
+			"which took %s and %s",
 			most, half, 1/part, first.cpu, first.elapsed)
 	}
 }
@@ -326,11 +331,14 @@ func startRouter(b *testing.B) {
 	}
 	dir := b.TempDir()
 	conf := filepath.Join(dir, "bgpd.conf")
-	text := "router bgp 65000\n bgp router-id 127.0.0.2\n no bgp ebgp-requires-policy\n bgp allow-martian-nexthop\n neighbor 127.0.0.1 remote-as 65001\n neighbor 127.0.0.1 passive\n neighbor 127.0.0.1 ebgp-multihop 2\n"
+	text := "router bgp 65000\n bgp router-id 127.0.0.2\n no bgp ebgp-requires-policy\n bgp allow-martian-nexthop\n " +
+		"neighbor 127.0.0.1 remote-as 65001\n neighbor 127.0.0.1 passive\n neighbor 127.0.0.1 ebgp-multihop 2\n"
 	if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
 		b.Fatal(err)
 	}
-	cmd := exec.Command(bgpd, "-Z", "-S", "-n", "-l", benchRouter.String(), "-p", fmt.Sprint(benchRouterPort), "-P", "0", "-f", conf, "-i", filepath.Join(dir, "pid"), "--vty_socket", dir, "--log", "file:"+filepath.Join(dir, "log"))
+	cmd := exec.Command(bgpd, "-Z", "-S", "-n", "-l", benchRouter.String(), "-p", fmt.Sprint(benchRouterPort), "-P",
+		"0", "-f", conf, "-i", filepath.Join(dir, "pid"), "--vty_socket", dir, "--log",
+		"file:"+filepath.Join(dir, "log"))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		b.Fatal(err)

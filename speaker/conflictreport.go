@@ -44,7 +44,8 @@ func (r conflictReport) next(addresses []AddressStatus, now time.Time) conflictR
 			delete(next, s.Addr)
 		case s.Phase == l2.Conflicting && s.Conflict != nil && (reported || len(next) < v1alpha1.MaxSpeakerConflicts):
 			next[s.Addr] = reportedConflict{v1alpha1.SpeakerConflict{
-				Address: s.Addr.String(), MAC: s.Conflict.MAC.String(), Interface: s.Conflict.Interface, Held: s.WasHeld,
+				Address: s.Addr.String(), MAC: s.Conflict.MAC.String(), Interface: s.Conflict.Interface,
+				Held: s.WasHeld,
 			}, now}
 		case s.Phase == l2.Probing && reported:
 			known.at = now

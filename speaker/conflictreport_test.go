@@ -27,15 +27,18 @@ func TestConflictReport(t *testing.T) {
 		want      string
 	}
 	for name, steps := range map[string][]step{
-		"not probed":        {{0, []AddressStatus{{Address: addr}}, ""}},
-		"probing":           {{0, in(l2.Probing), ""}},
-		"defended":          {{0, in(l2.Held), ""}},
-		"yielded":           {{0, []AddressStatus{{Address: addr, L2: &l2.Status{Addr: addr, Phase: l2.Conflicting, Conflict: other, WasHeld: true}}}, before}},
-		"other host leaves": {{0, conflicting, reported}, {time.Minute, in(l2.Probing), reported}, {time.Second, in(l2.Held), ""}},
-		"lasts":             {{0, conflicting, reported}, {time.Hour, conflicting, reported}},
-		"probed again":      {{0, conflicting, reported}, {9 * time.Minute, in(l2.Probing), reported}, {9 * time.Minute, in(l2.Waiting), reported}},
-		"replaced":          {{0, conflicting, reported}, {9 * time.Minute, nil, reported}, {2 * time.Minute, nil, ""}},
-		"another node's":    {{0, conflicting, reported}, {time.Minute, []AddressStatus{{Address: addr}}, reported}},
+		"not probed": {{0, []AddressStatus{{Address: addr}}, ""}},
+		"probing":    {{0, in(l2.Probing), ""}},
+		"defended":   {{0, in(l2.Held), ""}},
+		"yielded": {{0, []AddressStatus{{Address: addr,
+			L2: &l2.Status{Addr: addr, Phase: l2.Conflicting, Conflict: other, WasHeld: true}}}, before}},
+		"other host leaves": {{0, conflicting, reported}, {time.Minute, in(l2.Probing), reported},
+			{time.Second, in(l2.Held), ""}},
+		"lasts": {{0, conflicting, reported}, {time.Hour, conflicting, reported}},
+		"probed again": {{0, conflicting, reported}, {9 * time.Minute, in(l2.Probing), reported},
+			{9 * time.Minute, in(l2.Waiting), reported}},
+		"replaced":       {{0, conflicting, reported}, {9 * time.Minute, nil, reported}, {2 * time.Minute, nil, ""}},
+		"another node's": {{0, conflicting, reported}, {time.Minute, []AddressStatus{{Address: addr}}, reported}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var r conflictReport
@@ -60,7 +63,9 @@ func TestConflictReportIsBounded(t *testing.T) {
 	var all []AddressStatus
 	addr := netip.MustParseAddr("192.0.2.1")
 	for range 1000 {
-		all = append(all, AddressStatus{Address: addr, L2: &l2.Status{Addr: addr, Phase: l2.Conflicting, Conflict: &l2.Conflict{}}})
+		all = append(all, AddressStatus{
+			Address: addr, L2: &l2.Status{Addr: addr, Phase: l2.Conflicting, Conflict: &l2.Conflict{}},
+		})
 		addr = addr.Next()
 	}
 	now := time.Unix(1e9, 0)

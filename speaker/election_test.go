@@ -45,17 +45,31 @@ func TestElection(t *testing.T) {
 		code   cluster.Code
 		why    string
 	}{
-		"another is preferred":            {plan.Config{Interfaces: eth0}, nil, cluster.AnotherNode, "not announced: node n1 answers for it (named by its AddressClaim)"},
-		"it is preferred":                 {plan.Config{Interfaces: eth0}, func(f *fleet) { f.prefer("n2") }, cluster.ToAnnounce, "to be announced on eth0 (named by its AddressClaim)"},
-		"it has no interface":             {plan.Config{Interfaces: []l2.Interface{}}, func(f *fleet) { f.prefer("n2") }, cluster.AnotherNode, "not announced: node n3 answers for it (by hash, of 2 candidates)"},
-		"the preferred one is dead":       {plan.Config{Interfaces: eth0, Members: members("n2")}, nil, cluster.ToAnnounce, "to be announced on eth0 (the only candidate)"},
-		"the preferred one lives":         {plan.Config{Interfaces: eth0, Members: members("n1", "n2")}, nil, cluster.AnotherNode, "not announced: node n1 answers for it (named by its AddressClaim)"},
-		"a kubelet is silent":             {plan.Config{Interfaces: eth0}, func(f *fleet) { on(f, silent, "n1") }, cluster.AnotherNode, "not announced: node n3 answers for it (by hash, of 2 candidates)"},
-		"most kubelets are silent":        {plan.Config{Interfaces: eth0}, func(f *fleet) { on(f, silent, "n1", "n3") }, cluster.AnotherNode, "not announced: node n1 answers for it (named by its AddressClaim)"},
-		"a silent kubelet, and a speaker": {plan.Config{Interfaces: eth0, Members: members("n1", "n2")}, func(f *fleet) { on(f, silent, "n1") }, cluster.AnotherNode, "not announced: node n1 answers for it (named by its AddressClaim)"},
-		"the nodes have not been read":    {plan.Config{Interfaces: eth0}, func(f *fleet) { f.snap.L2Ready = false }, cluster.WaitingForNodes, "not announced: the other nodes are not known yet"},
+		"another is preferred": {plan.Config{Interfaces: eth0}, nil, cluster.AnotherNode,
+			"not announced: node n1 answers for it (named by its AddressClaim)"},
+		"it is preferred": {plan.Config{Interfaces: eth0}, func(f *fleet) { f.prefer("n2") },
+			cluster.ToAnnounce, "to be announced on eth0 (named by its AddressClaim)"},
+		"it has no interface": {plan.Config{Interfaces: []l2.Interface{}},
+			func(f *fleet) {
+				f.prefer("n2")
+			}, cluster.AnotherNode, "not announced: node n3 answers for it (by hash, of 2 candidates)"},
+		"the preferred one is dead": {plan.Config{Interfaces: eth0, Members: members("n2")}, nil,
+			cluster.ToAnnounce, "to be announced on eth0 (the only candidate)"},
+		"the preferred one lives": {plan.Config{Interfaces: eth0, Members: members("n1", "n2")}, nil,
+			cluster.AnotherNode, "not announced: node n1 answers for it (named by its AddressClaim)"},
+		"a kubelet is silent": {plan.Config{Interfaces: eth0}, func(f *fleet) { on(f, silent, "n1") },
+			cluster.AnotherNode, "not announced: node n3 answers for it (by hash, of 2 candidates)"},
+		"most kubelets are silent": {plan.Config{Interfaces: eth0}, func(f *fleet) { on(f, silent, "n1", "n3") },
+			cluster.AnotherNode, "not announced: node n1 answers for it (named by its AddressClaim)"},
+		"a silent kubelet, and a speaker": {plan.Config{Interfaces: eth0, Members: members("n1", "n2")},
+			func(f *fleet) {
+				on(f, silent, "n1")
+			}, cluster.AnotherNode, "not announced: node n1 answers for it (named by its AddressClaim)"},
+		"the nodes have not been read": {plan.Config{Interfaces: eth0}, func(f *fleet) { f.snap.L2Ready = false },
+			cluster.WaitingForNodes, "not announced: the other nodes are not known yet"},
 		"no node can": {plan.Config{Interfaces: []l2.Interface{}, Members: members()}, nil, cluster.NoCandidate,
-			"not announced: of 3 nodes none can answer: 2 have no live speaker, 1 has no interface in the subnet of 192.0.2.200"},
+			"not announced: of 3 nodes none can answer: 2 have no live speaker, 1 has no interface in the " +
+				"subnet of 192.0.2.200"},
 		"no endpoint": {plan.Config{Interfaces: eth0}, func(f *fleet) {
 			f.snap.Services = cluster.ServiceSet(cluster.Service{Spec: f.snap.Services.At(0).Spec})
 		}, cluster.NoEndpoints, "not announced: the Service has no EndpointSlice"},
@@ -77,7 +91,8 @@ func TestElection(t *testing.T) {
 			if len(got) != 1 || got[0].Protocol != "l2" || got[0].Code != tt.code || got[0].Message != tt.why {
 				t.Errorf("got %v, want %s: %s", got, tt.code, tt.why)
 			}
-			if answers := d.Answered.Len() == 1; answers != (tt.code == cluster.ToAnnounce) || len(d.L2.Addresses) != d.Answered.Len() {
+			if answers := d.Answered.Len() == 1; answers != (tt.code == cluster.ToAnnounce) ||
+				len(d.L2.Addresses) != d.Answered.Len() {
 				t.Errorf("answers for %v, %v", d.Answered.Slice(), d.L2)
 			}
 		})

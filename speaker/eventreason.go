@@ -6,10 +6,13 @@ type eventReason string
 
 // On the Service:
 const (
-	eventAnnounced    eventReason = "Announced"    // This node announces the address; the note names the routers or the interfaces.
-	eventWithdrawn    eventReason = "Withdrawn"    // This node no longer announces the address; the note has the reason.
+	// This node announces the address; the note names the routers or the interfaces.
+	eventAnnounced eventReason = "Announced"
+	// This node no longer announces the address; the note has the reason.
+	eventWithdrawn    eventReason = "Withdrawn"
 	eventAddressInUse eventReason = "AddressInUse" // Another host uses the address; the note has its MAC address.
-	eventProxyRefused eventReason = "ProxyRefused" // This node cannot forward the address; others are not affected. On the Node if there are many.
+	// This node cannot forward the address; others are not affected. On the Node if there are many.
+	eventProxyRefused eventReason = "ProxyRefused"
 )
 
 // On the BGPPeer:
@@ -17,24 +20,31 @@ const (
 	eventSessionEstablished eventReason = "SessionEstablished" // This node has a session with the router.
 	eventSessionLost        eventReason = "SessionLost"        // The session ended; the note has BGP's reason.
 	eventSessionDown        eventReason = "SessionDown"        // There is no session 30s after the first attempt.
-	eventDuplicatePeer      eventReason = "DuplicatePeer"      // An older BGPPeer names the same router: this one has no session on this node.
-	eventBFDUp              eventReason = "BFDUp"              // BFD receives the router's packets.
-	eventBFDDown            eventReason = "BFDDown"            // BFD no longer receives packets, or has not for 30s; the note has the reason.
+	// An older BGPPeer names the same router: this one has no session on this node.
+	eventDuplicatePeer eventReason = "DuplicatePeer"
+	eventBFDUp         eventReason = "BFDUp" // BFD receives the router's packets.
+	// BFD no longer receives packets, or has not for 30s; the note has the reason.
+	eventBFDDown eventReason = "BFDDown"
 )
 
 // On the Node from which no messages arrive:
 const (
-	eventNodeSilent       eventReason = "NodeSilent"       // Other nodes receive no message from it; the note says what happens to its endpoints.
+	// Other nodes receive no message from it; the note says what happens to its endpoints.
+	eventNodeSilent       eventReason = "NodeSilent"
 	eventEndpointsLeftOut eventReason = "EndpointsLeftOut" // Its endpoints now get no new connections.
-	eventEndpointsUsed    eventReason = "EndpointsUsed"    // Its endpoints are used again: too many nodes are silent to tell which side is cut off.
-	eventNodeHeard        eventReason = "NodeHeard"        // Other nodes receive its messages again.
+	// Its endpoints are used again: too many nodes are silent to tell which side is cut off.
+	eventEndpointsUsed eventReason = "EndpointsUsed"
+	eventNodeHeard     eventReason = "NodeHeard" // Other nodes receive its messages again.
 )
 
 // On the Node of the speaker:
 const (
-	eventForwardingFailed     eventReason = "ForwardingFailed"     // For 5s the kernel has not accepted the rules; nothing new is announced.
-	eventForwardingRestored   eventReason = "ForwardingRestored"   // The kernel has accepted the rules.
-	eventTrafficObstructed    eventReason = "TrafficObstructed"    // The node's settings or other rules block traffic; the note says what to change.
-	eventTrafficUnobstructed  eventReason = "TrafficUnobstructed"  // They no longer do.
-	eventAnnouncementsChanged eventReason = "AnnouncementsChanged" // Many addresses changed at once; the note has the numbers.
+	// For 5s the kernel has not accepted the rules; nothing new is announced.
+	eventForwardingFailed   eventReason = "ForwardingFailed"
+	eventForwardingRestored eventReason = "ForwardingRestored" // The kernel has accepted the rules.
+	// The node's settings or other rules block traffic; the note says what to change.
+	eventTrafficObstructed   eventReason = "TrafficObstructed"
+	eventTrafficUnobstructed eventReason = "TrafficUnobstructed" // They no longer do.
+	// Many addresses changed at once; the note has the numbers.
+	eventAnnouncementsChanged eventReason = "AnnouncementsChanged"
 )

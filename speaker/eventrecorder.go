@@ -176,7 +176,9 @@ func (r *eventRecorder) write(ctx context.Context, l pendingEvent) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	if l.count > 1 {
-		return r.writer.Repeat(ctx, l.event, eventsv1.EventSeries{Count: l.count, LastObservedTime: metav1.NewMicroTime(l.at)})
+		return r.writer.Repeat(ctx, l.event, eventsv1.EventSeries{
+			Count: l.count, LastObservedTime: metav1.NewMicroTime(l.at),
+		})
 	}
 	return r.writer.Create(ctx, l.event)
 }
@@ -193,6 +195,7 @@ func (r *eventRecorder) identity(e event.Event, at time.Time, shared bool) uint6
 	fmt.Fprint(hash, r.source.Instance)
 	group := hash.Sum64() % causeWriters
 	hash.Reset()
-	fmt.Fprint(hash, group, at.Truncate(causeWindow).Unix(), e.Regarding.UID, e.Reason, strings.TrimPrefix(e.Note, "node "+r.source.Instance+" "))
+	fmt.Fprint(hash, group, at.Truncate(causeWindow).Unix(), e.Regarding.UID, e.Reason,
+		strings.TrimPrefix(e.Note, "node "+r.source.Instance+" "))
 	return hash.Sum64()
 }

@@ -53,7 +53,8 @@ func (b *eventServer) RoundTrip(r *http.Request) (*http.Response, error) {
 	if b.lost {
 		return nil, fmt.Errorf("connection reset")
 	}
-	return &http.Response{StatusCode: status, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(body))}, nil
+	return &http.Response{StatusCode: status, Header: http.Header{"Content-Type": {"application/json"}},
+		Body: io.NopCloser(bytes.NewReader(body))}, nil
 }
 
 func (b *eventServer) take(r *http.Request, body []byte) int {
@@ -264,7 +265,8 @@ func TestNilEventRecorder(t *testing.T) {
 func TestEventsOfDeletedNamespace(t *testing.T) {
 	events := schema.GroupResource{Group: "events.k8s.io", Resource: "events"}
 	ending := apierrors.NewForbidden(events, "e", errors.New("namespace shop is being terminated"))
-	ending.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause, Field: "metadata.namespace"}}
+	ending.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause,
+		Field: "metadata.namespace"}}
 	for name, tt := range map[string]struct {
 		refusal *apierrors.StatusError
 		warns   bool
@@ -282,7 +284,8 @@ func TestEventsOfDeletedNamespace(t *testing.T) {
 		r := reporterTo(t, &eventServer{status: int(status.Code), body: body}).eventRecorder(reported{})
 		var log bytes.Buffer
 		r.writer.Log = slog.New(slog.NewTextHandler(&log, nil))
-		r.pending = []pendingEvent{{event: &eventsv1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "e"}}, count: 1}}
+		r.pending = []pendingEvent{{event: &eventsv1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "e"}},
+			count: 1}}
 		if err := r.send(t.Context()); err != nil || len(r.pending) != 0 {
 			t.Errorf("%s: %v, %d Events are left: want it dropped", name, err, len(r.pending))
 		}

@@ -9,8 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fanfare-lb/fanfare/proxy/obstacle"
-
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -20,6 +18,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/event"
 	"github.com/fanfare-lb/fanfare/internal/plan"
+	"github.com/fanfare-lb/fanfare/proxy/obstacle"
 )
 
 const (
@@ -116,14 +115,16 @@ func (r *reported) sessionEvents(was reported, now observation) (all []event.Eve
 	r.sessions = make(map[string]reportedSession, len(now.sessions))
 	for _, s := range now.sessions {
 		why := ": " + s.DownReason()
-		switch now.transition(r.sessions, was.sessions, s.Name, reportedSession{s.State == bgp.Established, s.Since}, r.presumedUntil) {
+		switch now.transition(r.sessions, was.sessions, s.Name, reportedSession{s.State == bgp.Established, s.Since},
+			r.presumedUntil) {
 		case unchanged:
 		case cameUp:
 			all = append(all, now.sessionEvent(s, false, eventSessionEstablished, "has a session with", ""))
 		case wentDown:
 			all = append(all, now.sessionEvent(s, true, eventSessionLost, "lost its session with", why))
 		case flapped:
-			all = append(all, now.sessionEvent(s, true, eventSessionLost, "lost its session with", ", and established it again: "+cmp.Or(s.LossReason, "no reason is known")))
+			all = append(all, now.sessionEvent(s, true, eventSessionLost, "lost its session with",
+				", and established it again: "+cmp.Or(s.LossReason, "no reason is known")))
 		case neverUp:
 			all = append(all, now.sessionEvent(s, true, eventSessionDown, "has no session with", why))
 		}
@@ -167,7 +168,8 @@ const (
 )
 
 // transition compares a session with its last report, and records the new one in next.
-func (now observation) transition(next, was map[string]reportedSession, name string, s reportedSession, presumed time.Time) transition {
+func (now observation) transition(next, was map[string]reportedSession, name string, s reportedSession,
+	presumed time.Time) transition {
 	knew, known := was[name]
 	if !known && !s.up && now.at.Sub(s.since) < sessionGrace {
 		return unchanged
@@ -188,14 +190,16 @@ func (now observation) transition(next, was map[string]reportedSession, name str
 }
 
 // sessionEvent is an event of the BGPPeer, where its author looks for the result.
-func (now observation) sessionEvent(s bgp.SessionStatus, warning bool, reason eventReason, verb, more string) event.Event {
+func (now observation) sessionEvent(s bgp.SessionStatus, warning bool, reason eventReason, verb,
+	more string) event.Event {
 	ref := peerReference(s.Name, "")
 	for _, p := range now.desired.Snapshot.Peers {
 		if p.Name == s.Name {
 			ref.UID = p.UID
 		}
 	}
-	return now.event(ref, warning, reason, "Connect", fmt.Sprintf("%s router %s (%s, AS%d)%s", verb, s.Name, s.Router(), s.PeerASN, more))
+	return now.event(ref, warning, reason, "Connect",
+		fmt.Sprintf("%s router %s (%s, AS%d)%s", verb, s.Name, s.Router(), s.PeerASN, more))
 }
 
 // duplicateEvents reports BGPPeers without a session because an older one names the same
@@ -208,7 +212,8 @@ func (r *reported) duplicateEvents(was reported, now observation) (all []event.E
 			continue
 		}
 		ref := peerReference(d.Peer.Name, d.Peer.UID)
-		all = append(all, now.event(ref, true, eventDuplicatePeer, "Connect", fmt.Sprintf("has no session for BGPPeer %s: %s", d.Peer.Name, d.Why())))
+		all = append(all, now.event(ref, true, eventDuplicatePeer, "Connect",
+			fmt.Sprintf("has no session for BGPPeer %s: %s", d.Peer.Name, d.Why())))
 	}
 	return all
 }
@@ -228,7 +233,8 @@ func (r *reported) forwardingEvents(was reported, now observation) []event.Event
 		return []event.Event{now.event(now.thisNodeRef(), true, eventForwardingFailed, "Forward",
 			"cannot program the kernel, and announces nothing new: "+now.err.Error())}
 	case was.failing && !failing:
-		return []event.Event{now.event(now.thisNodeRef(), false, eventForwardingRestored, "Forward", "has programmed the kernel")}
+		return []event.Event{now.event(now.thisNodeRef(), false, eventForwardingRestored, "Forward",
+			"has programmed the kernel")}
 	}
 	return nil
 }
@@ -290,12 +296,14 @@ func (r *reported) obstacleEvents(was reported, now observation) (all []event.Ev
 	r.obstacles = now.obstacles
 	for _, o := range now.obstacles {
 		if !slices.ContainsFunc(was.obstacles, o.Same) {
-			all = append(all, now.event(now.thisNodeRef(), true, eventTrafficObstructed, "Forward", "has an obstacle to traffic: "+o.Message))
+			all = append(all, now.event(now.thisNodeRef(), true, eventTrafficObstructed, "Forward",
+				"has an obstacle to traffic: "+o.Message))
 		}
 	}
 	for _, o := range was.obstacles {
 		if !slices.ContainsFunc(now.obstacles, o.Same) {
-			all = append(all, now.event(now.thisNodeRef(), false, eventTrafficUnobstructed, "Forward", fmt.Sprintf("no longer has an obstacle to traffic: %s (%s)", o.About, o.Code)))
+			all = append(all, now.event(now.thisNodeRef(), false, eventTrafficUnobstructed, "Forward",
+				fmt.Sprintf("no longer has an obstacle to traffic: %s (%s)", o.About, o.Code)))
 		}
 	}
 	return all
@@ -327,7 +335,8 @@ func (r *reported) memberEvents(was reported, now observation) (all []event.Even
 	}
 	for _, name := range was.dead {
 		if !slices.Contains(r.dead, name) {
-			all = append(all, now.event(now.nodeRef(name), false, eventNodeHeard, "Listen", fmt.Sprintf("receives messages from node %s again", name)))
+			all = append(all, now.event(now.nodeRef(name), false, eventNodeHeard, "Listen",
+				fmt.Sprintf("receives messages from node %s again", name)))
 		}
 	}
 	return all
@@ -343,11 +352,15 @@ func (now observation) deadNode(was reported, name string, since time.Time) (eve
 		if !out {
 			what = "its endpoints are used for now, because half of the nodes or more are silent"
 		}
-		return eventNodeSilent, fmt.Sprintf("has received no message from node %s since %s; %s", name, since.UTC().Format(time.RFC3339), what)
+		return eventNodeSilent, fmt.Sprintf("has received no message from node %s since %s; %s", name,
+			since.UTC().Format(time.RFC3339), what)
 	case out && !slices.Contains(was.leftOut, name):
-		return eventEndpointsLeftOut, fmt.Sprintf("gives no new connections to the endpoints on node %s, which is silent: %s", name, v.WhyLeftOut(name))
+		return eventEndpointsLeftOut, fmt.Sprintf(
+			"gives no new connections to the endpoints on node %s, which is silent: %s", name, v.WhyLeftOut(name))
 	case !out && slices.Contains(was.leftOut, name):
-		return eventEndpointsUsed, fmt.Sprintf("uses the endpoints on node %s again although it is silent: half of the nodes or more are, so that this node may be cut off", name)
+		return eventEndpointsUsed, fmt.Sprintf(
+			"uses the endpoints on node %s again although it is silent: half of the nodes or more are, so that "+
+				"this node may be cut off", name)
 	}
 	return "", ""
 }
@@ -358,7 +371,9 @@ func serviceRef(d *plan.Desired, name cluster.Name) corev1.ObjectReference {
 	if s == nil {
 		return corev1.ObjectReference{}
 	}
-	return corev1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: name.Namespace, Name: name.Name, UID: s.UID}
+	return corev1.ObjectReference{
+		APIVersion: "v1", Kind: "Service", Namespace: name.Namespace, Name: name.Name, UID: s.UID,
+	}
 }
 
 // thisNodeRef refers to the Node of this speaker.
@@ -377,7 +392,11 @@ func (now observation) nodeRef(name string) corev1.ObjectReference {
 
 // event returns an event whose note begins with this node. A note that is too long is cut at
 // a character.
-func (now observation) event(ref corev1.ObjectReference, warning bool, reason eventReason, action, what string) event.Event {
+func (now observation) event(ref corev1.ObjectReference, warning bool, reason eventReason, action,
+	what string) event.Event {
 	note := fmt.Sprintf("node %s %s", now.desired.Inputs.Node, what)
-	return event.Event{Regarding: ref, Warning: warning, Reason: string(reason), Action: action, Note: strings.ToValidUTF8(note[:min(len(note), maxNote)], "")}
+	return event.Event{
+		Regarding: ref, Warning: warning, Reason: string(reason), Action: action,
+		Note: strings.ToValidUTF8(note[:min(len(note), maxNote)], ""),
+	}
 }

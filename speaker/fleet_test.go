@@ -93,16 +93,24 @@ func newFleet(t *testing.T, size int) *fleet {
 	name := cluster.Name{Namespace: "shop", Name: "web"}
 	var endpoints []cluster.Endpoint
 	f.snap = &cluster.Snapshot{
-		Pools: []*cluster.Pool{{Name: "lan", Announce: cluster.AnnounceL2, Ranges: []netipx.IPRange{netipx.MustParseIPRange("192.0.2.200-192.0.2.220")}}}, L2Ready: true,
+		Pools: []*cluster.Pool{{Name: "lan", Announce: cluster.AnnounceL2,
+			Ranges: []netipx.IPRange{netipx.MustParseIPRange("192.0.2.200-192.0.2.220")}}}, L2Ready: true,
 		Assignments: cluster.AssignmentSet(cluster.Assignment{Addr: f.vip, Service: name, Pool: "lan"}),
 	}
 	for i := range size {
 		node := fmt.Sprintf("n%d", i+1)
-		f.snap.Nodes = append(f.snap.Nodes, &cluster.Node{Name: node, InternalIPs: []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)})}})
-		endpoints = append(endpoints, cluster.Endpoint{Node: node, Ready: true, Serving: true, Addr: netip.AddrFrom4([4]byte{10, 244, byte(i + 1), 1})})
+		f.snap.Nodes = append(f.snap.Nodes, &cluster.Node{
+			Name: node, InternalIPs: []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)})},
+		})
+		endpoints = append(endpoints, cluster.Endpoint{
+			Node: node, Ready: true, Serving: true, Addr: netip.AddrFrom4([4]byte{10, 244, byte(i + 1), 1}),
+		})
 	}
-	f.snap.Services = cluster.ServiceSet(cluster.Service{Spec: &cluster.Spec{Name: name, ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyCluster, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
-		Ports: []cluster.Port{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80}}}, Endpoints: plantest.Endpoints("http", 8080, endpoints...)})
+	f.snap.Services = cluster.ServiceSet(cluster.Service{Spec: &cluster.Spec{Name: name,
+		ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyCluster,
+		IPFamilies:            []corev1.IPFamily{corev1.IPv4Protocol},
+		Ports:                 []cluster.Port{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80}}},
+		Endpoints: plantest.Endpoints("http", 8080, endpoints...)})
 	for _, n := range f.snap.Nodes {
 		node := &fleetNode{fleet: f, name: n.Name, kernel: map[netip.Addr]bool{}}
 		f.nodes = append(f.nodes, node)
@@ -145,7 +153,10 @@ func (n *fleetNode) start() {
 	eth0 := []l2.Interface{{Name: "eth0", Prefixes: fleetSubnet}}
 	n.decider = plan.NewDecider(plan.Config{Node: n.name, Interfaces: eth0})
 	over := &l2Announcer{set: (*fleetLink)(n).Set, handover: handover}
-	n.links = &layer2{handover: handover, path: newL2Path(over, time.Minute), broadcast: n.broadcast, send: n.send, offer: &interfaceOffer{list: eth0}}
+	n.links = &layer2{
+		handover: handover, path: newL2Path(over, time.Minute), broadcast: n.broadcast, send: n.send,
+		offer: &interfaceOffer{list: eth0},
+	}
 	n.links.path.keeps = handover.keepsOf
 	n.pass = newPass((*fleetKernel)(n), log, n.links.path)
 }
@@ -256,14 +267,18 @@ func (n *fleetNode) updateMembers() {
 		}
 		silent := now.Sub(at)
 		byLease := silent >= fleetDetection+n.byLease && n.byLease > 0 && o.runs()
-		one := membership.Member{Node: o.name, Alive: (silent < fleetDetection || byLease) && !o.leaving, ByLease: byLease, Left: o.leaving, Returning: o.back}
+		one := membership.Member{
+			Node: o.name, Alive: (silent < fleetDetection || byLease) && !o.leaving, ByLease: byLease, Left: o.leaving,
+			Returning: o.back,
+		}
 		if o.offered {
 			one.Interfaces = []cluster.Interface{{Name: "eth0", Prefixes: fleetSubnet}}
 		}
 		m.Nodes = append(m.Nodes, one)
 	}
 	if n.members == nil || !slices.EqualFunc(n.members.Nodes, m.Nodes, func(a, b membership.Member) bool {
-		return a.Node == b.Node && a.Alive == b.Alive && a.ByLease == b.ByLease && a.Left == b.Left && a.Returning == b.Returning && len(a.Interfaces) == len(b.Interfaces)
+		return a.Node == b.Node && a.Alive == b.Alive && a.ByLease == b.ByLease && a.Left == b.Left &&
+			a.Returning == b.Returning && len(a.Interfaces) == len(b.Interfaces)
 	}) {
 		n.members = m
 	}
@@ -315,7 +330,8 @@ func (n *fleetNode) step(reshape func(*plan.Desired) *plan.Desired) {
 	}
 	n.links.discover(n.members, n.snap.Nodes, now)
 	if n.links.ready(now) {
-		n.offersInFlight = append(n.offersInFlight, fleetOffer{now.Add(fleetOfferDelay), n.links.updateHoldDown(n.members, n.decider.Config.Returning, now)})
+		n.offersInFlight = append(n.offersInFlight,
+			fleetOffer{now.Add(fleetOfferDelay), n.links.updateHoldDown(n.members, n.decider.Config.Returning, now)})
 	}
 	if reshape != nil {
 		d = reshape(d)
@@ -398,7 +414,8 @@ func (f *fleet) reset() { f.sent, f.lost, f.twoOwners, f.noOwner = 0, 0, 0, 0 }
 func (f *fleet) within(when string, lost, two time.Duration) {
 	f.t.Helper()
 	if took := time.Duration(f.lost) * fleetTick; took > lost || f.twoOwners > two {
-		f.t.Errorf("%s: requests were lost for %s, want %s at most; two answered for %s, want %s at most: %s", when, took, lost, f.twoOwners, two, strings.Join(f.history, ", "))
+		f.t.Errorf("%s: requests were lost for %s, want %s at most; two answered for %s, want %s at most: %s", when,
+			took, lost, f.twoOwners, two, strings.Join(f.history, ", "))
 	}
 }
 

@@ -24,7 +24,8 @@ import (
 func TestFootprint(t *testing.T) {
 	const services, limit = 2000, 3600 // bytes per Service
 	b, decider := cluster.NewBuilder(), plan.NewDecider(plan.Config{Node: "n1"})
-	b.Set(&v1alpha1.AddressPool{ObjectMeta: metav1.ObjectMeta{Name: "lan"}, Spec: v1alpha1.AddressPoolSpec{Announce: v1alpha1.AnnounceBGP, Addresses: []string{"198.18.0.0/16"}}}, "")
+	b.Set(&v1alpha1.AddressPool{ObjectMeta: metav1.ObjectMeta{Name: "lan"},
+		Spec: v1alpha1.AddressPoolSpec{Announce: v1alpha1.AnnounceBGP, Addresses: []string{"198.18.0.0/16"}}}, "")
 	b.Set(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, "")
 	before := heap()
 	for i := range services {
@@ -65,21 +66,29 @@ func fromServer(t *testing.T, i int) []runtime.Object {
 	name, vip := fmt.Sprintf("service-%05d", i), fmt.Sprintf("198.18.%d.%d", i>>8, i&255)
 	uid := types.UID(fmt.Sprintf("01234567-89ab-cdef-0123-%012d", i))
 	service := &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: uid, ResourceVersion: fmt.Sprint(100000 + i)},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: name, UID: uid, ResourceVersion: fmt.Sprint(100000 + i),
+		},
 		Spec: corev1.ServiceSpec{
-			Type: corev1.ServiceTypeLoadBalancer, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}, IPFamilyPolicy: new(corev1.IPFamilyPolicySingleStack),
-			ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyCluster, InternalTrafficPolicy: new(corev1.ServiceInternalTrafficPolicyCluster),
-			Ports: []corev1.ServicePort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80}},
+			Type: corev1.ServiceTypeLoadBalancer, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
+			IPFamilyPolicy:        new(corev1.IPFamilyPolicySingleStack),
+			ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyCluster,
+			InternalTrafficPolicy: new(corev1.ServiceInternalTrafficPolicyCluster),
+			Ports:                 []corev1.ServicePort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80}},
 		},
 		Status: corev1.ServiceStatus{
 			LoadBalancer: corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{IP: vip}}},
-			Conditions:   []metav1.Condition{{Type: cluster.AddressAssigned, Status: metav1.ConditionTrue, Reason: string(cluster.Assigned), Message: vip + " of pool lan"}},
+			Conditions: []metav1.Condition{{Type: cluster.AddressAssigned, Status: metav1.ConditionTrue,
+				Reason: string(cluster.Assigned), Message: vip + " of pool lan"}},
 		},
 	}
 	endpoints := &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Namespace: namespace, Name: name + "-x", Labels: map[string]string{discoveryv1.LabelServiceName: name}},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: name + "-x", Labels: map[string]string{discoveryv1.LabelServiceName: name},
+		},
 		AddressType: discoveryv1.AddressTypeIPv4,
-		Ports:       []discoveryv1.EndpointPort{{Name: new("http"), Protocol: new(corev1.ProtocolTCP), Port: new(int32(8080))}},
+		Ports: []discoveryv1.EndpointPort{{Name: new("http"), Protocol: new(corev1.ProtocolTCP),
+			Port: new(int32(8080))}},
 	}
 	for n := range 2 {
 		endpoints.Endpoints = append(endpoints.Endpoints, discoveryv1.Endpoint{
@@ -93,7 +102,8 @@ func fromServer(t *testing.T, i int) []runtime.Object {
 			Namespace: namespace, Name: name, UID: string(uid), ResourceVersion: service.ResourceVersion,
 		}}},
 	}
-	return []runtime.Object{decoded(t, service, &corev1.Service{}), decoded(t, endpoints, &discoveryv1.EndpointSlice{}), asJSON(t, claim)}
+	return []runtime.Object{decoded(t, service, &corev1.Service{}), decoded(t, endpoints, &discoveryv1.EndpointSlice{}),
+		asJSON(t, claim)}
 }
 
 type protobuf interface {

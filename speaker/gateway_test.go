@@ -31,7 +31,9 @@ func TestGatewayWatch(t *testing.T) {
 			t.Helper()
 			link, err := netlink.LinkByName(dev)
 			if err == nil {
-				err = do(&netlink.Route{Gw: netip.MustParseAddr(via).AsSlice(), LinkIndex: link.Attrs().Index, Priority: metric})
+				err = do(&netlink.Route{
+					Gw: netip.MustParseAddr(via).AsSlice(), LinkIndex: link.Attrs().Index, Priority: metric,
+				})
 			}
 			if err != nil {
 				t.Fatal(err)

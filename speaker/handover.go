@@ -149,7 +149,8 @@ func (h *handoverState) holderGone(a netip.Addr) {
 // keepsOf returns those of addrs that this node keeps, as decided.
 func (h *handoverState) keepsOf(d *plan.Desired, addrs []netip.Addr, now time.Time) (kept []netip.Addr) {
 	for _, a := range addrs {
-		if decided := d.Address(a); decided != nil && decided.OverL2 && !d.L2Withdrawn && h.keeps(a, decided.Owner, now) {
+		if decided := d.Address(a); decided != nil && decided.OverL2 && !d.L2Withdrawn &&
+			h.keeps(a, decided.Owner, now) {
 			kept = append(kept, a)
 		}
 	}

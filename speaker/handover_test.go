@@ -248,7 +248,8 @@ func TestHandover(t *testing.T) {
 		},
 		"an address with a former owner is not probed": func(t *testing.T, c *speakerGroup) {
 			c.lost = true
-			c.nodes["n2"].setAssigned(assignedSet(), assignedSet(&plan.Address{Addr: x, Owner: "n1"}, &plan.Address{Addr: y, Owner: "n2"}), time.Now())
+			c.nodes["n2"].setAssigned(assignedSet(),
+				assignedSet(&plan.Address{Addr: x, Owner: "n1"}, &plan.Address{Addr: y, Owner: "n2"}), time.Now())
 			c.expect("it was n1's", "n2", x, "yes")
 			c.expect("it is n2's from the first", "n2", y, "yes, after a probe")
 		},
@@ -324,13 +325,19 @@ func TestOldOwnerKeepsUntilReady(t *testing.T) {
 			story func(handover *handoverState, deliver func(message))
 			want  time.Duration
 		}{
-			"it is not ready":         {"n2", func(handover *handoverState, deliver func(message)) { deliver(message{}) }, keepTimeout},
+			"it is not ready": {"n2", func(handover *handoverState, deliver func(message)) {
+				deliver(message{})
+			}, keepTimeout},
 			"its state never arrived": {"n2", func(handover *handoverState, deliver func(message)) {}, 0},
-			"no owner":                {"", func(handover *handoverState, deliver func(message)) { deliver(message{}) }, 0},
+			"no owner": {"", func(handover *handoverState, deliver func(message)) {
+				deliver(message{})
+			}, 0},
 			"it waits": {"n2", func(handover *handoverState, deliver func(message)) {
 				deliver(message{kind: readyMessage, held: []netip.Addr{a}})
 			}, 0},
-			"it answers": {"n2", func(handover *handoverState, deliver func(message)) { deliver(message{held: []netip.Addr{a}}) }, 0},
+			"it answers": {"n2", func(handover *handoverState, deliver func(message)) {
+				deliver(message{held: []netip.Addr{a}})
+			}, 0},
 			"another one waits": {"n3", func(handover *handoverState, deliver func(message)) {
 				deliver(message{kind: readyMessage, held: []netip.Addr{a}})
 			}, 0},
@@ -338,7 +345,10 @@ func TestOldOwnerKeepsUntilReady(t *testing.T) {
 				deliver(message{})
 				handover.setMembers(handover.broadcast, func(n string) bool { return n == "n2" })
 			}, 0},
-			"it is only asked about": {"n2", func(handover *handoverState, deliver func(message)) { deliver(message{}); handover.reportChanges(nil) }, 0},
+			"it is only asked about": {"n2", func(handover *handoverState, deliver func(message)) {
+				deliver(message{})
+				handover.reportChanges(nil)
+			}, 0},
 			"it has waited, long ago": {"n2", func(handover *handoverState, deliver func(message)) {
 				deliver(message{kind: readyMessage, held: []netip.Addr{a}})
 				time.Sleep(readyLifetime)
@@ -386,7 +396,8 @@ func TestResumed(t *testing.T) {
 		}
 		since := n1.announceResumed(tt.synced, now.Add(tt.after))
 		if again := len(c.reannounced("n1")) > 0; again != tt.want || since.IsZero() != tt.want {
-			t.Errorf("synced %v, after %s: announced %v, waits since %v; want %v", tt.synced, tt.after, again, since, tt.want)
+			t.Errorf("synced %v, after %s: announced %v, waits since %v; want %v", tt.synced, tt.after, again, since,
+				tt.want)
 		}
 	}
 	n1.announceResumed(true, time.Now())

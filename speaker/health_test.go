@@ -23,7 +23,10 @@ import (
 // there is one, and needs attention.
 func TestHealthPortTakenIsReported(t *testing.T) {
 	d := plan.Decide(plan.Config{Node: "n1"}, plantest.Snapshot(t, []byte(plantest.HealthServices)))
-	p := &passResult{desired: d, programmed: true, failedChecks: []healthcheck.Failure{{Check: d.Checks[0], Err: errors.New("taken")}, {Check: d.Checks[2], Err: errors.New("taken")}}}
+	p := &passResult{
+		desired: d, programmed: true, failedChecks: []healthcheck.Failure{{Check: d.Checks[0],
+			Err: errors.New("taken")}, {Check: d.Checks[2], Err: errors.New("taken")}},
+	}
 	st := Status{Waiting: p.healthReasonsWithoutAddress()}
 	var said []string
 	for a := range d.Addresses.All() {

@@ -29,7 +29,8 @@ func (p *passResult) healthReasons(of func(healthcheck.Failure) bool) (reasons [
 		if of(f) {
 			reasons = append(reasons, ReasonStatus{
 				Service: plan.ServiceOf(f.Check).String(), Protocol: "health", Code: cluster.HealthPortTaken,
-				Message: fmt.Sprintf("healthCheckNodePort %d over IPv%d is not served, and retried: %v", f.Port, f.Family, f.Err),
+				Message: fmt.Sprintf("healthCheckNodePort %d over IPv%d is not served, and retried: %v", f.Port,
+					f.Family, f.Err),
 			})
 		}
 	}

@@ -23,10 +23,12 @@ func TestHoldDownNeedsOwner(t *testing.T) {
 		answers []netip.Addr
 		want    bool
 	}{
-		"no node answers":   {both, nil, false},
-		"another answers":   {both, []netip.Addr{vip}, true},
-		"it is dead":        {&membership.Members{Nodes: []membership.Member{{Node: "n1", Alive: true}, {Node: "n2"}}}, []netip.Addr{vip}, false},
-		"only by its Lease": {&membership.Members{Nodes: []membership.Member{{Node: "n1", Alive: true}, {Node: "n2", Alive: true, ByLease: true}}}, []netip.Addr{vip}, false},
+		"no node answers": {both, nil, false},
+		"another answers": {both, []netip.Addr{vip}, true},
+		"it is dead": {&membership.Members{Nodes: []membership.Member{{Node: "n1", Alive: true}, {Node: "n2"}}},
+			[]netip.Addr{vip}, false},
+		"only by its Lease": {&membership.Members{Nodes: []membership.Member{{Node: "n1", Alive: true},
+			{Node: "n2", Alive: true, ByLease: true}}}, []netip.Addr{vip}, false},
 	} {
 		l := returningNode()
 		deliverState(t, l.handover, "n2", tt.answers...)

@@ -31,7 +31,8 @@ type interfaceOffer struct {
 
 // next returns the offer for a snapshot, without withheld families; o itself if its inputs are the same.
 // bounded: other speakers receive the interfaces, in a message of limited size.
-func (o *interfaceOffer) next(snap *cluster.Snapshot, all []l2.Interface, withheld [2]bool, bounded bool) *interfaceOffer {
+func (o *interfaceOffer) next(snap *cluster.Snapshot, all []l2.Interface, withheld [2]bool,
+	bounded bool) *interfaceOffer {
 	if o != nil && o.withheld == withheld && o.sameInput(snap, all) {
 		return o
 	}

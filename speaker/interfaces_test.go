@@ -23,9 +23,11 @@ func TestRelevantInterfaces(t *testing.T) {
 		}
 		return i
 	}
-	all := []l2.Interface{iface("cali1"), iface("eth0", "198.51.100.0/24", "192.0.2.0/24"), iface("eth1", "198.51.100.0/24"), iface("eth9")}
+	all := []l2.Interface{iface("cali1"), iface("eth0", "198.51.100.0/24", "192.0.2.0/24"),
+		iface("eth1", "198.51.100.0/24"), iface("eth9")}
 	snap := &cluster.Snapshot{
-		Pools:            []*cluster.Pool{{Announce: cluster.AnnounceAdvertised, Ranges: []netipx.IPRange{netipx.MustParseIPRange("192.0.2.64-192.0.2.127")}}},
+		Pools: []*cluster.Pool{{Announce: cluster.AnnounceAdvertised,
+			Ranges: []netipx.IPRange{netipx.MustParseIPRange("192.0.2.64-192.0.2.127")}}},
 		L2Advertisements: []*cluster.L2Advertisement{{Name: "lan", Interfaces: []string{"cali*", "eth9"}}},
 	}
 	var got []string
@@ -49,7 +51,8 @@ func TestOfferedInterfacesElectOneNode(t *testing.T) {
 	}
 	eth0 := []l2.Interface{iface("eth0", "192.0.2.0/24")}
 	pool := func(text string) []*cluster.Pool {
-		return []*cluster.Pool{{Name: "lan", Announce: cluster.AnnounceL2, Ranges: []netipx.IPRange{netipx.MustParseIPRange(text)}}}
+		return []*cluster.Pool{{Name: "lan", Announce: cluster.AnnounceL2,
+			Ranges: []netipx.IPRange{netipx.MustParseIPRange(text)}}}
 	}
 	for name, tt := range map[string]struct {
 		change  func(*cluster.Snapshot)
@@ -58,21 +61,32 @@ func TestOfferedInterfacesElectOneNode(t *testing.T) {
 		of      string // pool
 		answers string
 	}{
-		"in a pool":           {func(s *cluster.Snapshot) { s.Pools = pool("192.0.2.200-192.0.2.220") }, "192.0.2.200", eth0, eth0, "lan", "[n1]"},
-		"no longer in a pool": {func(s *cluster.Snapshot) { s.Pools = pool("198.51.100.0-198.51.100.9") }, "192.0.2.200", eth0, eth0, "", "[n1]"},
+		"in a pool": {func(s *cluster.Snapshot) {
+			s.Pools = pool("192.0.2.200-192.0.2.220")
+		}, "192.0.2.200", eth0, eth0, "lan", "[n1]"},
+		"no longer in a pool": {func(s *cluster.Snapshot) {
+			s.Pools = pool("198.51.100.0-198.51.100.9")
+		}, "192.0.2.200", eth0, eth0, "", "[n1]"},
 		"on an interface that is named": {func(s *cluster.Snapshot) {
 			s.Pools = []*cluster.Pool{{Name: "lan", Announce: cluster.AnnounceAdvertised}}
 			s.L2Advertisements = []*cluster.L2Advertisement{{Name: "x", Interfaces: []string{"eth0"}}}
 		}, "203.0.113.1", eth0, eth0, "lan", "[n1]"},
-		"there are too many interfaces":   {func(s *cluster.Snapshot) { s.Pools = pool("10.0.0.0-10.0.255.255") }, "10.0.99.1", many, many, "lan", "[]"},
-		"one of two has too many of them": {func(s *cluster.Snapshot) { s.Pools = pool("10.0.0.0-10.0.255.255") }, "10.0.99.1", many, many[99:], "lan", "[n2]"},
+		"there are too many interfaces": {func(s *cluster.Snapshot) {
+			s.Pools = pool("10.0.0.0-10.0.255.255")
+		}, "10.0.99.1", many, many, "lan", "[]"},
+		"one of two has too many of them": {func(s *cluster.Snapshot) {
+			s.Pools = pool("10.0.0.0-10.0.255.255")
+		}, "10.0.99.1", many, many[99:], "lan", "[n2]"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFleet(t, 2)
 			snap := *f.snap
 			tt.change(&snap)
 			addr := netip.MustParseAddr(tt.addr)
-			snap.Assignments = cluster.AssignmentSet(cluster.Assignment{Addr: addr, Service: snap.Services.At(0).Name, Pool: tt.of, From: cluster.Origin{Pool: "lan", Announce: cluster.AnnounceL2}})
+			snap.Assignments = cluster.AssignmentSet(cluster.Assignment{
+				Addr: addr, Service: snap.Services.At(0).Name, Pool: tt.of,
+				From: cluster.Origin{Pool: "lan", Announce: cluster.AnnounceL2},
+			})
 			snap.Claims = cluster.ClaimSet(&cluster.Claim{Addr: addr, Pool: tt.of, Node: "n1"})
 			var interfaces []*interfaceOffer
 			members := &membership.Members{}
@@ -84,12 +98,14 @@ func TestOfferedInterfacesElectOneNode(t *testing.T) {
 					t.Fatalf("received %v, can be elected by %v: %v", list, offer.list, err)
 				}
 				interfaces = append(interfaces, offer)
-				members.Nodes = append(members.Nodes, membership.Member{Node: fmt.Sprintf("n%d", i+1), Alive: true, Interfaces: list})
+				members.Nodes = append(members.Nodes,
+					membership.Member{Node: fmt.Sprintf("n%d", i+1), Alive: true, Interfaces: list})
 			}
 			var answers []string
 			for i, offer := range interfaces {
 				node := fmt.Sprintf("n%d", i+1)
-				if d := plan.Decide(plan.Config{Node: node, Interfaces: offer.list, Members: members}, &snap); sortedset.HasAddr(d.Answered, addr) {
+				if d := plan.Decide(plan.Config{Node: node, Interfaces: offer.list, Members: members},
+					&snap); sortedset.HasAddr(d.Answered, addr) {
 					answers = append(answers, node)
 				}
 			}

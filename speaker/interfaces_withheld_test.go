@@ -33,10 +33,13 @@ func TestOfferWithoutForwarding(t *testing.T) {
 	}
 	four, six := blocked(0, obstacle.ToPods, obstacle.ToOtherNodes), blocked(1, obstacle.ToPods, obstacle.ToOtherNodes)
 	with := func(backend string) *plan.Desired {
-		vip := &proxy.VIP{Addr: netip.MustParseAddr("192.0.2.1"), Frontends: []proxy.Frontend{{External: proxy.Target{Backends: []proxy.Backend{
-			{Addr: netip.MustParseAddrPort(backend), Node: "n1"}}}}}}
+		vip := &proxy.VIP{Addr: netip.MustParseAddr("192.0.2.1"),
+			Frontends: []proxy.Frontend{{External: proxy.Target{Backends: []proxy.Backend{
+				{Addr: netip.MustParseAddrPort(backend), Node: "n1"}}}}}}
 		return &plan.Desired{Addresses: assignedSet(&plan.Address{Addr: vip.Addr, OverL2: true, VIP: vip}),
-			Inputs: &plan.Inputs{Node: "n1", Self: &cluster.Node{Name: "n1", InternalIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}}}
+			Inputs: &plan.Inputs{
+				Node: "n1", Self: &cluster.Node{Name: "n1", InternalIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}},
+			}}
 	}
 	host, pod := with("10.0.0.1:80"), with("10.244.1.5:80")
 	for _, tt := range []struct {
@@ -49,10 +52,13 @@ func TestOfferWithoutForwarding(t *testing.T) {
 		{"IPv4", obstacle.NewBlockade(four), nil, "eth0 [fd00::/64 fe80::/64] "},
 		{"IPv6", obstacle.NewBlockade(six), pod, "eth0 [10.0.0.0/24] eth1 [10.0.1.0/24] "},
 		{"both", obstacle.NewBlockade(four, six), nil, ""},
-		{"to pods of this node only", obstacle.NewBlockade(blocked(0, obstacle.ToPods)), nil, "eth0 [10.0.0.0/24 fd00::/64 fe80::/64] eth1 [10.0.1.0/24 fe80::/64] "},
+		{"to pods of this node only", obstacle.NewBlockade(blocked(0, obstacle.ToPods)), nil,
+			"eth0 [10.0.0.0/24 fd00::/64 fe80::/64] eth1 [10.0.1.0/24 fe80::/64] "},
 		{"IPv4, to a pod", obstacle.NewBlockade(four), pod, "eth0 [fd00::/64 fe80::/64] "},
-		{"IPv4, but not to the host", obstacle.NewBlockade(four), host, "eth0 [10.0.0.0/24 fd00::/64 fe80::/64] eth1 [10.0.1.0/24 fe80::/64] "},
-		{"IPv6, and an IPv4 address of the host", obstacle.NewBlockade(six), host, "eth0 [10.0.0.0/24] eth1 [10.0.1.0/24] "},
+		{"IPv4, but not to the host", obstacle.NewBlockade(four), host,
+			"eth0 [10.0.0.0/24 fd00::/64 fe80::/64] eth1 [10.0.1.0/24 fe80::/64] "},
+		{"IPv6, and an IPv4 address of the host", obstacle.NewBlockade(six), host,
+			"eth0 [10.0.0.0/24] eth1 [10.0.1.0/24] "},
 	} {
 		withheld := withheldFamilies(tt.blockade, tt.last)
 		left := withoutFamilies(withheld, all)

@@ -25,7 +25,8 @@ type l2Announcer struct {
 
 // Set implements announcer. An address counts as announced from the request on: after its
 // probe it is answered for without another call, so it must be forwarded by now.
-func (a *l2Announcer) Set(ctx context.Context, d *plan.Desired, allowed sortedset.Set[netip.Prefix]) (sortedset.Set[netip.Prefix], error) {
+func (a *l2Announcer) Set(ctx context.Context, d *plan.Desired,
+	allowed sortedset.Set[netip.Prefix]) (sortedset.Set[netip.Prefix], error) {
 	if !d.UsesL2 && len(a.sent)+len(a.have) == 0 {
 		return sortedset.Set[netip.Prefix]{}, nil // Without L2, nothing is opened.
 	}
@@ -35,7 +36,9 @@ func (a *l2Announcer) Set(ctx context.Context, d *plan.Desired, allowed sortedse
 	if !allowed.Same(d.Hosts) {
 		want = addressesOf(allowed, d.L2.Addresses, a.sent)
 	}
-	state := l2.State{Speakers: d.L2.Speakers, Nodes: d.L2.Nodes, Pools: d.L2.Pools, Addresses: a.handover.admit(want, time.Now())}
+	state := l2.State{
+		Speakers: d.L2.Speakers, Nodes: d.L2.Nodes, Pools: d.L2.Pools, Addresses: a.handover.admit(want, time.Now()),
+	}
 	if !sortedset.Same(state.Addresses, a.sent) && slices.EqualFunc(state.Addresses, a.sent, l2.Address.Equal) {
 		state.Addresses = a.sent
 	}
@@ -46,7 +49,8 @@ func (a *l2Announcer) Set(ctx context.Context, d *plan.Desired, allowed sortedse
 	a.sent, a.have = state.Addresses, have
 	a.handover.reportChanges(have)
 	// With the same set, callers need not compare the elements.
-	a.announced = sortedset.KeepSet(a.announced, sortedset.KeepSet(allowed, a.prefixes, sortedset.ComparePrefixes), sortedset.ComparePrefixes)
+	a.announced = sortedset.KeepSet(a.announced, sortedset.KeepSet(allowed, a.prefixes, sortedset.ComparePrefixes),
+		sortedset.ComparePrefixes)
 	return a.announced, err
 }
 

@@ -70,7 +70,10 @@ func newLayer2(o Options, adopted []netip.Addr, state *rundir.Dir) *layer2 {
 		known = append(known, p.Addr)
 		crashed = crashed || p.Until.IsZero()
 	}
-	l := &layer2{announcer: l2.New(l2.Options{Logger: o.Log, Registerer: o.Registry, Refresh: o.RefreshL2}), handover: newHandoverState(o.Node, known)}
+	l := &layer2{
+		announcer: l2.New(l2.Options{Logger: o.Log, Registerer: o.Registry, Refresh: o.RefreshL2}),
+		handover:  newHandoverState(o.Node, known),
+	}
 	l.holdDown = membership.NewHoldDown(deaths, crashed)
 	l.handover.restoreOwners(owners)
 	l.redirects, l.neighbours = &redirect.Redirects{Rules: owners.Redirects}, neighbour.New(o.Log)
@@ -176,7 +179,8 @@ func (l *layer2) pauseEnd(m *membership.Members, nodes []*cluster.Node, synced b
 		end = time.Time{}
 		l.discoveryEnd = now
 	}
-	if back := l.rejoinedAt.Add(discoveryTime); (len(m.Dead(l.handover.node)) > 0 || m.Alone(l.handover.node) || !synced) && back.After(end) {
+	if back := l.rejoinedAt.Add(discoveryTime); (len(m.Dead(l.handover.node)) > 0 || m.Alone(l.handover.node) ||
+		!synced) && back.After(end) {
 		end = back
 	}
 	return end

@@ -32,7 +32,8 @@ import (
 // probed. Addresses that the kernel no longer has do not linger.
 func TestL2StateAfterRestart(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		held, left, lost := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.3")
+		held, left, lost := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"),
+			netip.MustParseAddr("192.0.2.3")
 		dir := t.TempDir()
 		path := newL2Path(nil, time.Minute)
 		path.announcedAddrs = sortedset.AddrSet(held, lost)
@@ -40,12 +41,21 @@ func TestL2StateAfterRestart(t *testing.T) {
 		before := rundir.New(dir)
 		handover := newHandoverState("n1", nil)
 		redirected := []proxy.Redirect{{VIP: held, Interface: "eth0", Via: netip.MustParseAddr("192.0.2.12")}}
-		near, far := []cluster.Interface{{Name: "eth0", MAC: l2.MAC{2}, Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.12/32")}}}, []cluster.Interface{{Name: "eth1"}}
-		handover.restoreOwners(redirect.Saved{Owners: map[netip.Addr][]string{held: {"n1", "n2"}, left: {"n2", "n1"}, lost: {"n2", "n3"}}, Interfaces: map[string][]cluster.Interface{"n2": near, "n3": far}})
-		if err := errors.Join(before.SaveAnswered(path.announcedAddrs, (&layer2{path: path, handover: handover}).savedAddresses), before.SaveOwners(handover.history, redirected)); err != nil {
+		near, far := []cluster.Interface{{Name: "eth0", MAC: l2.MAC{2},
+			Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.12/32")}}}, []cluster.Interface{{Name: "eth1"}}
+		handover.restoreOwners(redirect.Saved{
+			Owners:     map[netip.Addr][]string{held: {"n1", "n2"}, left: {"n2", "n1"}, lost: {"n2", "n3"}},
+			Interfaces: map[string][]cluster.Interface{"n2": near, "n3": far},
+		})
+		if err := errors.Join(before.SaveAnswered(path.announcedAddrs,
+			(&layer2{path: path, handover: handover}).savedAddresses),
+			before.SaveOwners(handover.history, redirected)); err != nil {
 			t.Fatal(err)
 		}
-		o := Options{Config: plan.Config{Node: "n1"}, LingerL2: time.Minute, Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry()}
+		o := Options{
+			Config: plan.Config{Node: "n1"}, LingerL2: time.Minute, Log: slog.New(slog.DiscardHandler),
+			Registry: prometheus.NewRegistry(),
+		}
 		l := newLayer2(o, []netip.Addr{held, left}, rundir.New(dir))
 		for addr, want := range map[netip.Addr]time.Duration{held: time.Minute, left: 20 * time.Second, lost: 0} {
 			var got time.Duration
@@ -56,22 +66,27 @@ func TestL2StateAfterRestart(t *testing.T) {
 				t.Errorf("%s is forwarded for %s more, want %s", addr, got, want)
 			}
 		}
-		if got, want := l.handover.history.Owners(sortedset.AddrSet()), (map[netip.Addr][]string{held: {"n1", "n2"}, left: {"n2", "n1"}}); !reflect.DeepEqual(got, want) {
+		if got, want := l.handover.history.Owners(sortedset.AddrSet()),
+			(map[netip.Addr][]string{held: {"n1", "n2"}, left: {"n2", "n1"}}); !reflect.DeepEqual(got, want) {
 			t.Errorf("owners are %v; want %v", got, want)
 		}
-		if got, want := l.handover.history.Saved(nil).Interfaces, (map[string][]cluster.Interface{"n1": nil, "n2": near}); !reflect.DeepEqual(got, want) {
+		if got, want := l.handover.history.Saved(nil).Interfaces,
+			(map[string][]cluster.Interface{"n1": nil, "n2": near}); !reflect.DeepEqual(got, want) {
 			t.Errorf("the interfaces are %v; want %v", got, want)
 		}
 		// Its redirects stay until the interfaces are known.
 		l.handover.pause(time.Now().Add(time.Second))
-		if got := l.nextRedirects(&plan.Desired{Inputs: &plan.Inputs{}}, time.Now()).Rules; !reflect.DeepEqual(got, redirected) {
+		if got := l.nextRedirects(&plan.Desired{Inputs: &plan.Inputs{}}, time.Now()).Rules; !reflect.DeepEqual(got,
+			redirected) {
 			t.Errorf("redirects: %v; want %v", got, redirected)
 		}
-		if got := l.nextRedirects(&plan.Desired{Inputs: &plan.Inputs{}}, time.Now().Add(time.Second)).Rules; len(got) > 0 {
+		if got := l.nextRedirects(&plan.Desired{Inputs: &plan.Inputs{}},
+			time.Now().Add(time.Second)).Rules; len(got) > 0 {
 			t.Errorf("redirects without an interface: %v", got)
 		}
 		fresh := netip.MustParseAddr("192.0.2.4")
-		for _, a := range l.handover.admit([]l2.Address{{Addr: held}, {Addr: left}, {Addr: lost}, {Addr: fresh}}, time.Now()) {
+		for _, a := range l.handover.admit([]l2.Address{{Addr: held}, {Addr: left}, {Addr: lost}, {Addr: fresh}},
+			time.Now()) {
 			if a.Probe != (a.Addr == fresh) {
 				t.Errorf("%s: probe %v", a.Addr, a.Probe)
 			}
@@ -112,7 +127,10 @@ func TestDiscoveryAtStart(t *testing.T) {
 		nodes := []*cluster.Node{{Name: "n1"}, {Name: "n2"}}
 		both := &membership.Members{Nodes: []membership.Member{{Node: "n1", Alive: true}, {Node: "n2", Alive: true}}}
 		begin := func(clustered bool) *layer2 {
-			return &layer2{handover: newHandoverState("n1", nil), clustered: clustered, broadcast: func([]byte) {}, send: func(string, []byte) {}}
+			return &layer2{
+				handover: newHandoverState("n1", nil), clustered: clustered, broadcast: func([]byte) {},
+				send: func(string, []byte) {},
+			}
 		}
 		for name, tt := range map[string]struct {
 			clustered bool
@@ -120,15 +138,18 @@ func TestDiscoveryAtStart(t *testing.T) {
 			after     time.Duration
 			ready     bool
 		}{
-			"no membership":             {false, nil, 0, true},
-			"no node seen":              {true, nil, 0, false},
-			"no node seen for long":     {true, nil, discoveryTime, true},
-			"one node missing":          {true, &membership.Members{Nodes: []membership.Member{{Node: "n1", Alive: true}}}, 0, false},
-			"one node missing for long": {true, &membership.Members{Nodes: []membership.Member{{Node: "n1", Alive: true}}}, discoveryTime, true},
-			"all seen":                  {true, both, 0, false},
-			"all seen for long":         {true, both, discoveryTime, true},
-			"all states received":       {true, both, 0, true},
-			"one known to be dead":      {true, &membership.Members{Nodes: []membership.Member{{Node: "n1", Alive: true}, {Node: "n2"}}}, 0, true},
+			"no membership":         {false, nil, 0, true},
+			"no node seen":          {true, nil, 0, false},
+			"no node seen for long": {true, nil, discoveryTime, true},
+			"one node missing": {true, &membership.Members{
+				Nodes: []membership.Member{{Node: "n1", Alive: true}}}, 0, false},
+			"one node missing for long": {true, &membership.Members{
+				Nodes: []membership.Member{{Node: "n1", Alive: true}}}, discoveryTime, true},
+			"all seen":            {true, both, 0, false},
+			"all seen for long":   {true, both, discoveryTime, true},
+			"all states received": {true, both, 0, true},
+			"one known to be dead": {true, &membership.Members{
+				Nodes: []membership.Member{{Node: "n1", Alive: true}, {Node: "n2"}}}, 0, true},
 		} {
 			l := begin(tt.clustered)
 			if name == "all states received" {
@@ -140,7 +161,8 @@ func TestDiscoveryAtStart(t *testing.T) {
 			if l.ready(time.Now()) != tt.ready {
 				t.Errorf("%s: ready %v", name, !tt.ready)
 			}
-			if admitted := l.handover.admit([]l2.Address{{Addr: netip.MustParseAddr("192.0.2.1")}}, time.Now()); (len(admitted) == 1) != tt.ready {
+			if admitted := l.handover.admit([]l2.Address{{Addr: netip.MustParseAddr("192.0.2.1")}},
+				time.Now()); (len(admitted) == 1) != tt.ready {
 				t.Errorf("%s: admitted %v", name, admitted)
 			}
 		}
@@ -157,7 +179,10 @@ func TestDiscoveryAfterLinkLoss(t *testing.T) {
 		pod := l2.Interface{Name: "veth1", Prefixes: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/24")}}
 		alone := &membership.Members{Nodes: []membership.Member{{Node: "n1", Alive: true}, {Node: "n2"}}}
 		both := &membership.Members{Nodes: []membership.Member{{Node: "n1", Alive: true}, {Node: "n2", Alive: true}}}
-		l := &layer2{handover: newHandoverState("n1", nil), clustered: true, broadcast: func([]byte) {}, send: func(string, []byte) {}}
+		l := &layer2{
+			handover: newHandoverState("n1", nil), clustered: true, broadcast: func([]byte) {},
+			send: func(string, []byte) {},
+		}
 		step := func(what string, ready bool, m *membership.Members, all ...l2.Interface) {
 			t.Helper()
 			l.recordInterfaces(relevantInterfaces(snap, all), time.Now())
@@ -192,7 +217,8 @@ func TestDiscoveryAfterLinkLoss(t *testing.T) {
 
 		// The owner of the addresses may be the last one to be heard again.
 		third := func(alive bool) *membership.Members {
-			return &membership.Members{Nodes: append(slices.Clone(both.Nodes), membership.Member{Node: "n3", Alive: alive})}
+			return &membership.Members{Nodes: append(slices.Clone(both.Nodes),
+				membership.Member{Node: "n3", Alive: alive})}
 		}
 		step("the link is lost once more", true, third(false))
 		step("and back", false, third(false), eth0)
@@ -267,15 +293,25 @@ func TestL2Reasons(t *testing.T) {
 		code    cluster.Code
 		message string
 	}{
-		"held":              {meant, passResult{programmed: true}, &l2.Status{Phase: l2.Held}, cluster.Announced, "announced on eth0"},
-		"another's yet":     {meant, passResult{programmed: true, waitsFor: map[netip.Addr]string{vip: "n2"}}, nil, cluster.WaitingForRelease, "waits for node n2 to stop"},
-		"not forwarded":     {meant, passResult{}, nil, cluster.WaitingForProxy, "the kernel does not forward it"},
-		"no state received": {meant, passResult{programmed: true}, nil, cluster.WaitingForNodes, "whose state has not arrived"},
-		"probing":           {meant, passResult{programmed: true}, &l2.Status{Phase: l2.Probing}, cluster.WaitingForProbe, "whether another host uses it"},
-		"in use":            {meant, passResult{programmed: true}, &l2.Status{Phase: l2.Conflicting, Reason: "02:00:00:00:00:05 has it"}, cluster.AddressInUse, "02:00:00:00:00:05 has it"},
-		"no interface":      {meant, passResult{programmed: true}, &l2.Status{Phase: l2.Waiting, Reason: "eth0 is down"}, cluster.NoInterface, "eth0 is down"},
-		"given away": {cluster.Reason{VIP: vip, Protocol: "l2", Code: cluster.AnotherNode, Message: "not announced: node n2 answers for it"},
-			passResult{l2Lingering: lingeringSet{{addr: vip, until: time.Unix(0, 0)}}}, nil, cluster.AnotherNode, "node n2 answers for it; forwarded until"},
+		"held": {meant, passResult{programmed: true}, &l2.Status{Phase: l2.Held}, cluster.Announced,
+			"announced on eth0"},
+		"another's yet": {meant, passResult{programmed: true, waitsFor: map[netip.Addr]string{vip: "n2"}}, nil,
+			cluster.WaitingForRelease, "waits for node n2 to stop"},
+		"not forwarded": {meant, passResult{}, nil, cluster.WaitingForProxy, "the kernel does not forward it"},
+		"no state received": {meant, passResult{programmed: true}, nil, cluster.WaitingForNodes,
+			"whose state has not arrived"},
+		"probing": {meant, passResult{programmed: true}, &l2.Status{Phase: l2.Probing},
+			cluster.WaitingForProbe, "whether another host uses it"},
+		"in use": {meant, passResult{programmed: true},
+			&l2.Status{Phase: l2.Conflicting, Reason: "02:00:00:00:00:05 has it"}, cluster.AddressInUse,
+			"02:00:00:00:00:05 has it"},
+		"no interface": {meant, passResult{programmed: true},
+			&l2.Status{Phase: l2.Waiting, Reason: "eth0 is down"}, cluster.NoInterface, "eth0 is down"},
+		"given away": {cluster.Reason{
+			VIP: vip, Protocol: "l2", Code: cluster.AnotherNode, Message: "not announced: node n2 answers for it",
+		},
+			passResult{l2Lingering: lingeringSet{{addr: vip, until: time.Unix(0, 0)}}}, nil, cluster.AnotherNode,
+			"node n2 answers for it; forwarded until"},
 	} {
 		got := tt.p.observed(tt.reason, AddressStatus{Address: vip, L2: tt.status}, bgp.Status{})
 		if got.Code != tt.code || !strings.Contains(got.Message, tt.message) {
@@ -310,12 +346,15 @@ func TestL2Events(t *testing.T) {
 	answers(l2.Held, 0)
 	p.expectEvents("it answers", "Normal Announced Service/web (uid-web): node n1 answers for 192.0.2.1 on eth0")
 	answers(l2.Held, 1)
-	p.expectEvents("another host uses it", "Warning AddressInUse Service/web (uid-web): node n1 finds 192.0.2.1 in use: 02:00:00:00:00:05 answers for it on eth0: take the address from it, or out of the pool")
+	p.expectEvents("another host uses it",
+		"Warning AddressInUse Service/web (uid-web): node n1 finds 192.0.2.1 in use: 02:00:00:00:00:05 answers for "+
+			"it on eth0: take the address from it, or out of the pool")
 	answers(l2.Held, 2)
 	p.expectEvents("and goes on to")
 	answers(l2.Conflicting, 3)
 	p.l2Statuses[0].Reason = "02:00:00:00:00:05 has it"
-	p.expectEvents("it gives up", "Normal Withdrawn Service/web (uid-web): node n1 stopped answering for 192.0.2.1: 02:00:00:00:00:05 has it")
+	p.expectEvents("it gives up", "Normal Withdrawn Service/web (uid-web): node n1 stopped answering for 192.0.2.1: "+
+		"02:00:00:00:00:05 has it")
 	answers(l2.Held, 0)
 	p.expectEvents("it answers again", "Normal Announced Service/web (uid-web): node n1 answers for 192.0.2.1 on eth0")
 	p.l2Statuses = nil
@@ -329,7 +368,8 @@ func TestL2AnnouncerPassesPools(t *testing.T) {
 	var got l2.State
 	set := func(_ context.Context, s l2.State) ([]netip.Addr, error) { got = s; return nil, nil }
 	a := &l2Announcer{set: set, handover: newHandoverState("n1", nil)}
-	if _, err := a.Set(t.Context(), &plan.Desired{UsesL2: true, L2: l2.State{Pools: pools}}, sortedset.PrefixSet()); err != nil || !slices.Equal(got.Pools, pools) {
+	if _, err := a.Set(t.Context(), &plan.Desired{UsesL2: true, L2: l2.State{Pools: pools}},
+		sortedset.PrefixSet()); err != nil || !slices.Equal(got.Pools, pools) {
 		t.Errorf("pools %v: %v", got.Pools, err)
 	}
 }

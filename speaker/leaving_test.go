@@ -61,7 +61,8 @@ func expectWithdrawal(t *testing.T, change func(n *cluster.Node), marks, stays b
 		if err := trial.pass.run(t.Context(), d); err != nil {
 			t.Fatal(err)
 		}
-		if got := trial.network[host(vip)]; got != announced || d.BGP.Shutdown != shutdown || (trial.kernel[vip] != nil) != forwarded {
+		if got := trial.network[host(vip)]; got != announced || d.BGP.Shutdown != shutdown ||
+			(trial.kernel[vip] != nil) != forwarded {
 			t.Errorf("%s: announced %v, shutdown %v, forwarded %v", when, got, d.BGP.Shutdown, trial.kernel[vip] != nil)
 		}
 	}

@@ -148,9 +148,10 @@ func (s lingeringSet) find(a netip.Addr) *lingeringAddress {
 
 // with returns the set with these addresses, which are sorted, in addition or instead.
 func (s lingeringSet) with(addrs []netip.Addr, linger func(netip.Addr) *lingeringAddress) lingeringSet {
-	return sortedset.Patch(s, addrs, compareLingering, func(a, b *lingeringAddress) bool { return a == b }, func(i int) (*lingeringAddress, bool) {
-		return linger(addrs[i]), true
-	})
+	return sortedset.Patch(s, addrs, compareLingering, func(a, b *lingeringAddress) bool { return a == b },
+		func(i int) (*lingeringAddress, bool) {
+			return linger(addrs[i]), true
+		})
 }
 
 // without returns the set without these addresses.

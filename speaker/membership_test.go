@@ -41,7 +41,10 @@ status: {addresses: [{type: InternalIP, address: 127.0.0.3}]}
 		words := make(chan string, 10)
 		trackers := map[string]*membership.Tracker{}
 		for _, name := range []string{"n1", "n2"} {
-			r := membership.New(membership.Options{Node: name, KeyFile: path, Port: 7874, Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry()})
+			r := membership.New(membership.Options{
+				Node: name, KeyFile: path, Port: 7874, Log: slog.New(slog.DiscardHandler),
+				Registerer: prometheus.NewRegistry(),
+			})
 			r.Start(t.Context(), func(node string, b []byte) error {
 				words <- fmt.Sprintf("%s receives from %s: %s", name, node, b)
 				return nil
@@ -68,11 +71,14 @@ status: {addresses: [{type: InternalIP, address: 127.0.0.3}]}
 		await("n2", "both", both)
 		lan, pod := netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("10.244.0.0/24")
 		var of *interfaceOffer
-		offer := of.next(snap, []l2.Interface{{Name: "eth0", MAC: l2.MAC{2}, Prefixes: []netip.Prefix{lan}}, {Name: "cni0", Prefixes: []netip.Prefix{pod}}}, [2]bool{}, true)
+		offer := of.next(snap, []l2.Interface{{Name: "eth0", MAC: l2.MAC{2}, Prefixes: []netip.Prefix{lan}},
+			{Name: "cni0", Prefixes: []netip.Prefix{pod}}}, [2]bool{}, true)
 		trackers["n1"].SetMeta(&offer.meta, true)
 		await("n2", "the other's interface", func(m *membership.Members) bool {
 			n1, _ := m.Find("n1")
-			return len(n1.Interfaces) == 1 && n1.Interfaces[0].Name == "eth0" && slices.Equal(n1.Interfaces[0].Prefixes, []netip.Prefix{lan}) && n1.Interfaces[0].MAC.String() == "02:00:00:00:00:00" && n1.Returning
+			return len(n1.Interfaces) == 1 && n1.Interfaces[0].Name == "eth0" &&
+				slices.Equal(n1.Interfaces[0].Prefixes, []netip.Prefix{lan}) &&
+				n1.Interfaces[0].MAC.String() == "02:00:00:00:00:00" && n1.Returning
 		})
 		trackers["n1"].SetMeta(&offer.meta, false)
 		await("n2", "the other to be steady", func(m *membership.Members) bool {

@@ -66,7 +66,9 @@ func parseMessage(b []byte) (message, error) {
 	if len(b) < 17 || b[0] < 1 || b[0]-1 > byte(readyMessage) {
 		return message{}, errMessage
 	}
-	m := message{kind: messageKind(b[0] - 1), instance: binary.BigEndian.Uint64(b[1:]), sequence: binary.BigEndian.Uint64(b[9:])}
+	m := message{
+		kind: messageKind(b[0] - 1), instance: binary.BigEndian.Uint64(b[1:]), sequence: binary.BigEndian.Uint64(b[9:]),
+	}
 	for b = b[17:]; len(b) > 0; {
 		held, n := b[0]&heldBit != 0, int(b[0]&^heldBit)
 		if n != 4 && n != 16 || len(b) < 1+n {

@@ -9,7 +9,10 @@ import (
 
 // Any bytes are either rejected, or encoded to the same bytes again.
 func FuzzMessage(f *testing.F) {
-	whole := message{instance: 1, sequence: 2, released: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, held: []netip.Addr{netip.MustParseAddr("2001:db8::1")}}
+	whole := message{
+		instance: 1, sequence: 2, released: []netip.Addr{netip.MustParseAddr("192.0.2.1")},
+		held: []netip.Addr{netip.MustParseAddr("2001:db8::1")},
+	}
 	for _, m := range whole.encode() {
 		f.Add(m)
 		f.Add(m[:len(m)-1])
@@ -43,5 +46,6 @@ func FuzzMessage(f *testing.F) {
 }
 
 func equalMessages(a, b message) bool {
-	return a.kind == b.kind && a.instance == b.instance && a.sequence == b.sequence && slices.Equal(a.released, b.released) && slices.Equal(a.held, b.held)
+	return a.kind == b.kind && a.instance == b.instance && a.sequence == b.sequence &&
+		slices.Equal(a.released, b.released) && slices.Equal(a.held, b.held)
 }

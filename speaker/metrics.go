@@ -17,12 +17,14 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	m := &metrics{
 		passes: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Namespace: "fanfare", Subsystem: "speaker", Name: "pass_duration_seconds",
-			Help:    "Observed time from a snapshot to kernel and network brought in line with it. In nftables mode, only the first one, which loads everything, should take more than 0.25 of CPU time.",
+			Help: "Observed time from a snapshot to kernel and network brought in line with it. In nftables mode, " +
+				"only the first one, which loads everything, should take more than 0.25 of CPU time.",
 			Buckets: passBuckets,
 		}),
 		phases: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: "fanfare", Subsystem: "speaker", Name: "pass_phase_duration_seconds",
-			Help:    "Observed time of a phase of passes: decide, shrink (withdraw), forward (program the kernel), or grow (announce).",
+			Help: "Observed time of a phase of passes: decide, shrink (withdraw), forward (program the " +
+				"kernel), or grow (announce).",
 			Buckets: passBuckets,
 		}, []string{"phase"}),
 		failures: prometheus.NewCounter(prometheus.CounterOpts{
@@ -35,7 +37,8 @@ func newMetrics(r prometheus.Registerer) *metrics {
 }
 
 // passBuckets are in seconds. One ends at 0.25, where a pass that changes all of 10,000 addresses should.
-var passBuckets = []float64{0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10}
+var passBuckets = []float64{0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5,
+	10}
 
 // The phases of a pass, in their order.
 const (

@@ -62,7 +62,8 @@ var mutants = map[string]runner{
 	},
 	"lingers with pods that are gone": func(p *pass, ctx context.Context, d *plan.Desired) error {
 		stale := *d
-		if gone := sortedset.Only(p.bgp().announcedAddrs, d.Announce, netip.Addr.Compare); p.last != nil && len(gone) > 0 {
+		if gone := sortedset.Only(p.bgp().announcedAddrs, d.Announce, netip.Addr.Compare); p.last != nil &&
+			len(gone) > 0 {
 			// as if the kernel were only programmed for what is announced
 			stale.Proxy = p.last.Proxy
 		}
@@ -89,7 +90,8 @@ var mutants = map[string]runner{
 		p.l2().keeps = p.l2().delays
 		return p.run(ctx, d)
 	},
-	"drops lingering for neighbours when routers have a route": func(p *pass, ctx context.Context, d *plan.Desired) error {
+	"drops lingering for neighbours when routers have a route": func(p *pass, ctx context.Context,
+		d *plan.Desired) error {
 		p.l2().lingering = p.l2().lingering.without(p.bgp().announcedAddrs)
 		return p.run(ctx, d)
 	},
@@ -154,7 +156,8 @@ func (f takesAll) Set(ctx context.Context, want proxy.State) error {
 func intersect(a, b target) target {
 	prefixes := sortedset.Only(a.prefixes, b.prefixes, sortedset.ComparePrefixes)
 	addrs := sortedset.Only(a.addrs, b.addrs, netip.Addr.Compare)
-	return target{sortedset.Without(a.prefixes, prefixes, sortedset.ComparePrefixes), sortedset.Without(a.addrs, addrs, netip.Addr.Compare)}
+	return target{sortedset.Without(a.prefixes, prefixes, sortedset.ComparePrefixes),
+		sortedset.Without(a.addrs, addrs, netip.Addr.Compare)}
 }
 
 // inEach are mutants that break a rule of one path.

@@ -44,10 +44,13 @@ func TestObstacleWithholdsAnnouncement(t *testing.T) {
 		}{
 			{"chain inet firewall forward drops traffic",
 				func() {
-					nftables(t, "table inet firewall { chain forward { type filter hook forward priority 0; policy drop; }; }")
+					nftables(t, "table inet firewall { chain forward { type filter hook forward priority "+
+						"0; policy drop; }; }")
 				},
 				func() { nftables(t, "delete table inet firewall") }},
-			{"net.ipv4.ip_forward is 0", func() { node.Sysctl("ipv4.ip_forward", "0") }, func() { node.Sysctl("ipv4.ip_forward", "1") }},
+			{"net.ipv4.ip_forward is 0", func() {
+				node.Sysctl("ipv4.ip_forward", "0")
+			}, func() { node.Sysctl("ipv4.ip_forward", "1") }},
 		} {
 			obstacle.begin()
 			u.await(t, "the withdrawal", func() bool { return !u.announces() })

@@ -73,7 +73,8 @@ func (p *pass) run(ctx context.Context, d *plan.Desired) error {
 	table := p.forwarder.Intact()
 	var refused *proxy.Refused
 	if forwarded != nil && !table.Intact && !errors.As(forwarded, &refused) {
-		errs = append(errs, fmt.Errorf("nothing is announced: the rules in the kernel are not as written since %s: %s", table.Since.Format(time.TimeOnly), table.Reason))
+		errs = append(errs, fmt.Errorf("nothing is announced: the rules in the kernel are not as written since %s: %s",
+			table.Since.Format(time.TimeOnly), table.Reason))
 	}
 	switch {
 	case forwarded == nil && d.Inputs != nil && d.Inputs.Blockade() != p.forwarder.Blockade():
@@ -135,7 +136,8 @@ func (p *pass) announce(ctx context.Context, path *announcePath, d *plan.Desired
 }
 
 // record records and logs what an announcer did.
-func (p *pass) record(path *announcePath, d *plan.Desired, announced sortedset.Set[netip.Prefix], want target, err error) error {
+func (p *pass) record(path *announcePath, d *plan.Desired, announced sortedset.Set[netip.Prefix], want target,
+	err error) error {
 	left, came := path.record(announced, want, func(a netip.Addr) []cluster.Name { return p.services(d, a) })
 	p.logChanges(path, d, left, came)
 	if err != nil {
@@ -169,7 +171,8 @@ func beyondL2(err error) bool {
 // logChanges logs one line for each change, and one line in total for many.
 func (p *pass) logChanges(path *announcePath, d *plan.Desired, left, came []netip.Addr) {
 	if len(left)+len(came) > 20 {
-		p.log.Info("announcements changed", "protocol", path.protocol, "begun", len(came), "withdrawn", len(left), "now", path.announcedAddrs.Len())
+		p.log.Info("announcements changed", "protocol", path.protocol, "begun", len(came), "withdrawn", len(left),
+			"now", path.announcedAddrs.Len())
 		return
 	}
 	for _, a := range left {

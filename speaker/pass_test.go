@@ -104,7 +104,8 @@ func TestFailureKeepsAnnouncements(t *testing.T) {
 				}
 			}
 			if !maps.Equal(network, trial.network) || !maps.Equal(answering, trial.l2.answering) {
-				t.Fatalf("seed %d: announced %v and %v, before %v and %v", seed, trial.network, trial.l2.answering, network, answering)
+				t.Fatalf("seed %d: announced %v and %v, before %v and %v", seed, trial.network, trial.l2.answering,
+					network, answering)
 			}
 		}
 	})
@@ -156,7 +157,8 @@ func TestWithdrawalIsDelayed(t *testing.T) {
 		vip := netip.MustParseAddr("192.0.2.1")
 		trial.Assignments = []cluster.Assignment{{Addr: vip, Service: spec.Name, Pool: "lan"}}
 		on := func(node string) *cluster.Endpoints {
-			return plantest.Endpoints("http", 8080, cluster.Endpoint{Node: node, Addr: netip.MustParseAddr("10.244.0.1"), Ready: true, Serving: true})
+			return plantest.Endpoints("http", 8080,
+				cluster.Endpoint{Node: node, Addr: netip.MustParseAddr("10.244.0.1"), Ready: true, Serving: true})
 		}
 		observe := func() (announced bool, answers int) {
 			t.Helper()

@@ -52,10 +52,19 @@ func TestPodNetwork(t *testing.T) {
 		node.Addr("br0", "10.32.0.1/12")
 		node.Route("10.9.0.5/32", "", "pod2")
 		node.Multipath("203.0.113.0/24", "10.0.0.253", "10.0.0.254")
-		self := &cluster.Node{Name: "n1", InternalIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}}
+		self := &cluster.Node{
+			Name: "n1", InternalIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")},
+			PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")},
+		}
 		snap := func(endpoint string) *cluster.Snapshot {
-			e := plantest.Endpoints("", 80, cluster.Endpoint{Node: "n1", Addr: netip.MustParseAddrPort(endpoint).Addr()})
-			return &cluster.Snapshot{Nodes: []*cluster.Node{self}, Services: cluster.ServiceSet(cluster.Service{Spec: &cluster.Spec{}, Endpoints: e})}
+			e := plantest.Endpoints("", 80, cluster.Endpoint{
+				Node: "n1", Addr: netip.MustParseAddrPort(endpoint).Addr(),
+			})
+			return &cluster.Snapshot{
+				Nodes: []*cluster.Node{self}, Services: cluster.ServiceSet(cluster.Service{
+					Spec: &cluster.Spec{}, Endpoints: e,
+				}),
+			}
 		}
 		log := slog.New(slog.NewTextHandler(t.Output(), nil))
 		find := func(endpoint string) plan.PodNetwork {
@@ -74,7 +83,8 @@ func TestPodNetwork(t *testing.T) {
 			{"a machine behind the router", "198.51.100.1:80", false},
 			{"a machine behind two routers", "203.0.113.1:80", false},
 		} {
-			if got := find(tt.endpoint); (got.Mismatch != plan.PodCIDRMismatch{}) != tt.mismatch || got.InterfacePrefix != "" {
+			if got := find(tt.endpoint); (got.Mismatch != plan.PodCIDRMismatch{}) != tt.mismatch ||
+				got.InterfacePrefix != "" {
 				t.Errorf("%s: %+v", tt.what, got)
 			}
 		}
@@ -111,7 +121,10 @@ func TestPodOfAnotherNode(t *testing.T) {
 		node.Route("10.244.1.200/32", "", "pod2")
 		node.Route("10.244.1.201/32", "10.0.0.2", "")
 		node.Route("10.244.1.202/32", "", "eth0")
-		self := &cluster.Node{Name: "n1", InternalIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}}
+		self := &cluster.Node{
+			Name: "n1", InternalIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")},
+			PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")},
+		}
 		for _, tt := range []struct {
 			what, addr string
 			mismatch   bool
@@ -123,7 +136,11 @@ func TestPodOfAnotherNode(t *testing.T) {
 		} {
 			w := newPodNetworkWatch(slog.New(slog.DiscardHandler))
 			e := plantest.Endpoints("", 80, cluster.Endpoint{Node: "n2", Addr: netip.MustParseAddr(tt.addr)})
-			snap := &cluster.Snapshot{Nodes: []*cluster.Node{self}, Services: cluster.ServiceSet(cluster.Service{Spec: &cluster.Spec{}, Endpoints: e})}
+			snap := &cluster.Snapshot{
+				Nodes: []*cluster.Node{self}, Services: cluster.ServiceSet(cluster.Service{
+					Spec: &cluster.Spec{}, Endpoints: e,
+				}),
+			}
 			got := w.find(&plan.Config{Node: "n1", NodeCIDR: true}, snap)
 			if (got.Mismatch != plan.PodCIDRMismatch{}) != tt.mismatch {
 				t.Errorf("%s: %+v", tt.what, got)
@@ -144,7 +161,8 @@ func BenchmarkConfirmPod(b *testing.B) {
 			node.Addr("eth0", "10.0.0.1/24")
 			node.Route("0.0.0.0/0", "10.0.0.254", "")
 			for i := range routes {
-				node.Route(netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), 32).String(), "10.0.0.253", "")
+				node.Route(netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), 32).String(),
+					"10.0.0.253", "")
 			}
 			for b.Loop() {
 				if isLocal(netip.MustParseAddr("198.51.100.1"), nil) {

@@ -19,7 +19,8 @@ func (acceptsAll) Set(context.Context, proxy.State) error { return nil }
 // announcesNothing is an announcer that always fails.
 type announcesNothing struct{}
 
-func (announcesNothing) Set(context.Context, *plan.Desired, sortedset.Set[netip.Prefix]) (none sortedset.Set[netip.Prefix], err error) {
+func (announcesNothing) Set(context.Context, *plan.Desired,
+	sortedset.Set[netip.Prefix]) (none sortedset.Set[netip.Prefix], err error) {
 	return none, errors.Join(errors.New("first"), errors.New("second"))
 }
 
@@ -53,7 +54,8 @@ func TestL2FailureKeepsReady(t *testing.T) {
 			err := s.pass.run(t.Context(), d)
 			s.publish(d, err)
 			if p := s.result.Load(); (p.err != nil) != c.anyError || !p.pendingSince.IsZero() != c.behind {
-				t.Errorf("behind since %v, error %v; want behind %t, an error %t", p.pendingSince, p.err, c.behind, c.anyError)
+				t.Errorf("behind since %v, error %v; want behind %t, an error %t", p.pendingSince, p.err, c.behind,
+					c.anyError)
 			}
 		})
 	}

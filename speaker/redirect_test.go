@@ -80,7 +80,11 @@ func TestOfferHasOwnAddresses(t *testing.T) {
 	snap := plantest.Snapshot(t, []byte(plantest.Advertised+linkedWorld))
 	var all []l2.Interface
 	for i := range 40 {
-		all = append(all, l2.Interface{Name: "vlan" + strings.Repeat("x", i%3), MAC: l2.MAC{2}, Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.7")}})
+		all = append(all, l2.Interface{
+			Name: "vlan" + strings.Repeat("x", i%3), MAC: l2.MAC{2},
+			Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")},
+			Addrs:    []netip.Addr{netip.MustParseAddr("192.0.2.7")},
+		})
 	}
 	for _, n := range []int{1, 20, 30} {
 		var offer *interfaceOffer
@@ -93,7 +97,8 @@ func TestOfferHasOwnAddresses(t *testing.T) {
 		if got := len(one.Addresses()); got != 0 && got != n || n == 1 && got != 1 || n == 30 && got != 0 {
 			t.Errorf("%d interfaces offered %d addresses", n, got)
 		}
-		announced, _ := membership.EncodeInterfaces([]cluster.Interface{{Name: "vlan", MAC: l2.MAC{2}, Prefixes: all[0].Prefixes}})
+		announced, _ := membership.EncodeInterfaces(
+			[]cluster.Interface{{Name: "vlan", MAC: l2.MAC{2}, Prefixes: all[0].Prefixes}})
 		if least := 512 / len(announced); n <= 20 && len(list) < min(n, least) {
 			t.Errorf("%d of %d interfaces are offered", len(list), n)
 		}

@@ -135,7 +135,9 @@ func (p *proxyOf) Unprepared() []netip.Prefix { return nil }
 // meanwhile, and the status has the reason.
 func TestKernelRefusal(t *testing.T) {
 	full := true
-	p := &proxyOf{refuses: func(v *proxy.VIP) bool { return full && v.Addr.String() == "192.0.2.1" && len(v.Frontends) > 0 }}
+	p := &proxyOf{refuses: func(v *proxy.VIP) bool {
+		return full && v.Addr.String() == "192.0.2.1" && len(v.Frontends) > 0
+	}}
 	s := speakerWith(t, p)
 	world := func(endpoints int) *cluster.Snapshot {
 		snap := plantest.HugeService(t, endpoints)
@@ -169,7 +171,8 @@ func TestKernelRefusal(t *testing.T) {
 	if at := s.nextPass(time.Now(), nil); !at.Equal(refused().Since.Add(plan.RefusalRetry)) {
 		t.Errorf("tried again at %s", at)
 	}
-	if refused().Still(refused().Since.Add(plan.RefusalRetry-1)) == nil || refused().Still(refused().Since.Add(plan.RefusalRetry)) != nil {
+	if refused().Still(refused().Since.Add(plan.RefusalRetry-1)) == nil ||
+		refused().Still(refused().Since.Add(plan.RefusalRetry)) != nil {
 		t.Error("tried again too early or too late")
 	}
 	pass("192.0.2.1:0 192.0.2.2:1")
@@ -189,12 +192,14 @@ func TestKernelRefusal(t *testing.T) {
 func TestRefusalEvents(t *testing.T) {
 	p := newEventTest(t, reported{})
 	p.session("tor1", bgp.Established, "")
-	p.expectEvents("at the start", "Normal SessionEstablished BGPPeer/tor1 (uid-tor1): node n1 has a session with router tor1 (10.0.0.1, AS65000)")
+	p.expectEvents("at the start", "Normal SessionEstablished BGPPeer/tor1 (uid-tor1): node n1 has a session with "+
+		"router tor1 (10.0.0.1, AS65000)")
 	observe := func(endpoints int) {
 		p.desired = plan.Decide(plan.Config{Node: "n1"}, plantest.HugeService(t, endpoints))
 		p.announced = p.desired.Announce
 	}
-	const refused = "Warning ProxyRefused Service/huge (uid-huge): node n1 does not forward 192.0.2.1: endpoints of port tcp/80: 65536; " +
+	const refused = "Warning ProxyRefused Service/huge (uid-huge): node n1 does not forward 192.0.2.1: endpoints of " +
+		"port tcp/80: 65536; " +
 		"in nftables mode an address can have 65535: use several Services, each with a part of the endpoints"
 	observe(65536)
 	p.expectEvents("too large", refused, "Normal Announced Service/web (uid-web): node n1 announces 192.0.2.2 to tor1")
@@ -206,6 +211,8 @@ func TestRefusalEvents(t *testing.T) {
 	observe(1)
 	p.expectEvents("small", "Normal Announced Service/huge (uid-huge): node n1 announces 192.0.2.1 to tor1")
 	observe(65536)
-	p.expectEvents("too large again", refused, "Normal Withdrawn Service/huge (uid-huge): node n1 withdrew 192.0.2.1 from tor1: "+
-		"endpoints of port tcp/80: 65536; in nftables mode an address can have 65535: use several Services, each with a part of the endpoints")
+	p.expectEvents("too large again", refused,
+		"Normal Withdrawn Service/huge (uid-huge): node n1 withdrew 192.0.2.1 from tor1: "+
+			"endpoints of port tcp/80: 65536; in nftables mode an address can have 65535: use several Services, each "+
+			"with a part of the endpoints")
 }

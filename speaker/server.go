@@ -43,11 +43,15 @@ type server struct {
 // TCP lacks the first two, which contain every Service and address.
 func serve(o Options) (*server, error) {
 	srv := &server{Options: o, began: time.Now()}
-	public := monitoring.Handler{Metrics: promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{}), Healthy: srv.unhealthy, Ready: srv.unready}
+	public := monitoring.Handler{
+		Metrics: promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{}), Healthy: srv.unhealthy, Ready: srv.unready,
+	}
 	local := http.NewServeMux()
 	local.Handle("/", public)
 	local.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { srv.write(w, srv.status()) })
-	local.HandleFunc("GET /routes", func(w http.ResponseWriter, r *http.Request) { srv.write(w, srv.routes(r.Context())) })
+	local.HandleFunc("GET /routes", func(w http.ResponseWriter, r *http.Request) {
+		srv.write(w, srv.routes(r.Context()))
+	})
 	l, err := listenUnix(rundir.SocketPath(o.RunDir))
 	if err != nil {
 		return nil, err
@@ -86,7 +90,8 @@ func (s *server) unready() string {
 	sp := s.speaker.Load()
 	switch {
 	case s.opened.Load() == nil:
-		return fmt.Sprintf("waiting since %s for the API server, without a recent snapshot of an earlier speaker; the log has the reason",
+		return fmt.Sprintf("waiting since %s for the API server, without a recent snapshot of an earlier speaker; "+
+			"the log has the reason",
 			s.began.UTC().Format(time.RFC3339))
 	case sp == nil || !sp.result.Load().ready:
 		return "the kernel is not programmed yet"
@@ -169,17 +174,19 @@ func FetchRoutes(ctx context.Context, runDir string) (all []SessionRoutes, err e
 
 // fetch decodes a response of a speaker's socket into a value.
 func fetch(ctx context.Context, runDir, path string, into any) error {
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		var d net.Dialer
-		return d.DialContext(ctx, "unix", rundir.SocketPath(runDir))
-	}}}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			var d net.Dialer
+			return d.DialContext(ctx, "unix", rundir.SocketPath(runDir))
+		}}}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://speaker"+path, nil)
 	if err != nil {
 		return err
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		return fmt.Errorf("no speaker answers at %s; is it running, with this --run-dir? %w", rundir.SocketPath(runDir), err)
+		return fmt.Errorf("no speaker answers at %s; is it running, with this --run-dir? %w", rundir.SocketPath(runDir),
+			err)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {

@@ -56,7 +56,8 @@ func TestHealthEndpoints(t *testing.T) {
 			t.Helper()
 			bubble.Wait()
 			if h, r, why := s.probes(); h != health || r != ready || !strings.Contains(why, reason) {
-				t.Errorf("%s: healthy %d, want %d; ready %d, want %d; %q, want %q in it", when, h, health, r, ready, why, reason)
+				t.Errorf("%s: healthy %d, want %d; ready %d, want %d; %q, want %q in it", when, h, health, r, ready,
+					why, reason)
 			}
 		}
 		expect("at the start", 200, 503, "waiting since 2000-01-01T00:00:00Z for the API server")
@@ -100,7 +101,8 @@ func TestHealthEndpoints(t *testing.T) {
 		expect("it takes it", 200, 200, "")
 		for range 5 {
 			go pass()
-			k.calls <- &proxy.Refused{Refusals: []proxy.Refusal{{VIP: &proxy.VIP{Addr: netip.MustParseAddr("192.0.2.1")}, Err: errors.New("too large")}}}
+			k.calls <- &proxy.Refused{Refusals: []proxy.Refusal{
+				{VIP: &proxy.VIP{Addr: netip.MustParseAddr("192.0.2.1")}, Err: errors.New("too large")}}}
 			k.calls <- nil // all others
 			time.Sleep(hangThreshold)
 		}
@@ -110,8 +112,14 @@ func TestHealthEndpoints(t *testing.T) {
 
 // speakerWith has the given kernel and no routers.
 func speakerWith(t *testing.T, k forwarder) *speaker {
-	o := Options{Config: plan.Config{Node: "n1"}, RunDir: t.TempDir(), Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry()}
-	s := &speaker{Options: o, source: fixedSource{&cluster.Snapshot{}}, health: healthcheck.New(nil, o.Log), bgp: bgp.New(bgp.Options{Logger: o.Log}), recheckAt: time.Now().Add(24 * time.Hour)}
+	o := Options{
+		Config: plan.Config{Node: "n1"}, RunDir: t.TempDir(), Log: slog.New(slog.DiscardHandler),
+		Registry: prometheus.NewRegistry(),
+	}
+	s := &speaker{
+		Options: o, source: fixedSource{&cluster.Snapshot{}}, health: healthcheck.New(nil, o.Log),
+		bgp: bgp.New(bgp.Options{Logger: o.Log}), recheckAt: time.Now().Add(24 * time.Hour),
+	}
 	s.decider, s.state, s.metrics = plan.NewDecider(o.Config), rundir.New(o.RunDir), newMetrics(o.Registry)
 	s.bgpPath = newBGPPath(&bgpAnnouncer{server: s.bgp}, time.Second)
 	s.layer2 = newLayer2(o, nil, s.state)
@@ -125,7 +133,10 @@ func TestStopWhileWaiting(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	asked := make(chan error, 1)
-	o := Options{Config: plan.Config{Node: "n1"}, RunDir: dir, Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(), Version: "v1"}
+	o := Options{
+		Config: plan.Config{Node: "n1"}, RunDir: dir, Log: slog.New(slog.DiscardHandler),
+		Registry: prometheus.NewRegistry(), Version: "v1",
+	}
 	o.Open = func(ctx context.Context) (cluster.Source, func() bool, error) {
 		st, err := FetchStatus(ctx, dir)
 		if err == nil && !strings.Contains(st.Error, "waiting since") {

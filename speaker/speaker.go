@@ -166,7 +166,10 @@ func start(ctx context.Context, o Options, source cluster.Source, inStep func() 
 	if err != nil {
 		return nil, fmt.Errorf("proxy: %w", err)
 	}
-	s := &speaker{Options: o, source: source, proxy: p, adopted: p.Adopted(), started: time.Now(), recheckAt: time.Now().Add(recheckInterval)}
+	s := &speaker{
+		Options: o, source: source, proxy: p, adopted: p.Adopted(), started: time.Now(),
+		recheckAt: time.Now().Add(recheckInterval),
+	}
 	// Only an adopted table proves that forwarding survived the restart, so that routers
 	// may keep their routes (RFC 4724 §4.1). After a reboot there is no table.
 	s.bgp = bgp.New(bgp.Options{Logger: o.Log, Registerer: o.Registry, Restarting: len(s.adopted) > 0})
@@ -175,7 +178,10 @@ func start(ctx context.Context, o Options, source cluster.Source, inStep func() 
 	s.decider = plan.NewDecider(o.Config)
 	s.gateway, s.pods = newGatewayWatch(o.Log), newPodNetworkWatch(o.Log)
 	s.uplinks = newUplinkWatch(o.FastPathInterfaces, o.Log)
-	s.membership = membership.New(membership.Options{Node: o.Node, KeyFile: o.MembersKeyFile, Port: o.MembersPort, Leases: o.Leaser, LeaseInterval: o.LeaseInterval, Log: o.Log, Registerer: o.Registry})
+	s.membership = membership.New(membership.Options{
+		Node: o.Node, KeyFile: o.MembersKeyFile, Port: o.MembersPort, Leases: o.Leaser, LeaseInterval: o.LeaseInterval,
+		Log: o.Log, Registerer: o.Registry,
+	})
 	s.state = rundir.New(o.RunDir)
 	s.snapshots = rundir.NewSnapshotWriter(rundir.Saved(o.RunDir), inStep, o.Log)
 	var known reported
@@ -285,7 +291,8 @@ func (s *speaker) updateConfig(snap *cluster.Snapshot, began time.Time) *members
 		c.Gateways = s.gateway.current()
 	}
 	c.Refused, c.Blockade = c.Refused.Still(began), s.pass.forwarder.Blockade()
-	c.Interfaces, c.Members = s.layer2.offeredInterfaces(snap, withheldFamilies(c.Blockade, s.pass.last)), s.membership.Members(snap)
+	c.Interfaces, c.Members = s.layer2.offeredInterfaces(snap, withheldFamilies(c.Blockade, s.pass.last)),
+		s.membership.Members(snap)
 	c.Pods = s.pods.find(c, snap)
 	c.Returning = s.layer2.returning(c.Members, began)
 	if s.membership.Released() {
@@ -333,7 +340,8 @@ func (s *speaker) apply(ctx context.Context, d *plan.Desired, began time.Time) (
 			return d, err
 		}
 		for _, r := range refused.Refusals {
-			s.Log.Warn("address refused", "vip", r.VIP.Addr, "service", cluster.Enumerate(serviceNames(d.Holders(r.VIP.Addr))), "reason", plan.OneLine(r.Err))
+			s.Log.Warn("address refused", "vip", r.VIP.Addr, "service",
+				cluster.Enumerate(serviceNames(d.Holders(r.VIP.Addr))), "reason", plan.OneLine(r.Err))
 		}
 		s.decider.Config.Refused = s.decider.Config.Refused.With(refused, began)
 		d = s.decide(d.Snapshot, began)
@@ -361,7 +369,10 @@ func (s *speaker) save(snap *cluster.Snapshot) (err error) {
 	} else {
 		s.snapshots.Update(snap)
 	}
-	return errors.Join(err, s.state.SaveConfiguration(snap), s.state.SaveAnswered(s.layer2.path.announcedAddrs, s.layer2.savedAddresses), s.state.SaveOwners(s.layer2.handover.history, s.layer2.redirects.Rules), s.state.SaveFailures(s.layer2.holdDown.Failures()))
+	return errors.Join(err, s.state.SaveConfiguration(snap),
+		s.state.SaveAnswered(s.layer2.path.announcedAddrs, s.layer2.savedAddresses),
+		s.state.SaveOwners(s.layer2.handover.history, s.layer2.redirects.Rules),
+		s.state.SaveFailures(s.layer2.holdDown.Failures()))
 }
 
 // boundAdopted bounds adopted addresses by the linger time once all routers have received

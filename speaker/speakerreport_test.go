@@ -26,17 +26,22 @@ func reportedStatus() Status {
 	return Status{
 		Node: "n1", NodeUID: "uid-n1", Version: "v1",
 		Proxy: proxy.Status{Repairs: 3, Obstacles: []obstacle.Obstacle{
-			{Code: obstacle.Firewall, About: "chain inet filter forward", Message: "chain inet filter forward drops it"},
+			{Code: obstacle.Firewall, About: "chain inet filter forward",
+				Message: "chain inet filter forward drops it"},
 		}},
 		BGP: bgp.Status{Sessions: []bgp.SessionStatus{
-			{Name: "tor1", PeerAddress: netip.MustParseAddr("10.0.0.1"), PeerASN: 65000, State: bgp.Established, Since: since, Advertised: 1, BFD: &bgp.BFDStatus{State: "Init"}},
-			{Name: "tor2", PeerAddress: netip.MustParseAddr("10.0.0.2"), PeerASN: 65000, State: bgp.OpenSent, Since: since, LastError: "connection refused"},
+			{Name: "tor1", PeerAddress: netip.MustParseAddr("10.0.0.1"), PeerASN: 65000, State: bgp.Established,
+				Since: since, Advertised: 1, BFD: &bgp.BFDStatus{State: "Init"}},
+			{Name: "tor2", PeerAddress: netip.MustParseAddr("10.0.0.2"), PeerASN: 65000, State: bgp.OpenSent,
+				Since: since, LastError: "connection refused"},
 		}},
 		Addresses: []AddressStatus{
-			{Address: netip.MustParseAddr("192.0.2.1"), Services: []string{"shop/web"}, Programmed: true, Announced: true,
-				Reasons: []ReasonStatus{reason("proxy", cluster.Programmed), reason("bgp", cluster.Announced)}},
-			{Address: netip.MustParseAddr("192.0.2.2"), Services: []string{"shop/web"}, Programmed: true, Lingering: &until,
-				Reasons: []ReasonStatus{reason("proxy", cluster.Programmed), reason("bgp", cluster.NoLocalEndpoint)}},
+			{Address: netip.MustParseAddr("192.0.2.1"), Services: []string{"shop/web"}, Programmed: true,
+				Announced: true,
+				Reasons:   []ReasonStatus{reason("proxy", cluster.Programmed), reason("bgp", cluster.Announced)}},
+			{Address: netip.MustParseAddr("192.0.2.2"), Services: []string{"shop/web"}, Programmed: true,
+				Lingering: &until,
+				Reasons:   []ReasonStatus{reason("proxy", cluster.Programmed), reason("bgp", cluster.NoLocalEndpoint)}},
 		},
 		Waiting:  []ReasonStatus{reason("ipam", cluster.Unassigned)},
 		Problems: []cluster.Problem{{Object: cluster.Named("BGPPeer", "x"), Message: "bad"}},
@@ -115,7 +120,9 @@ func TestReportIsBounded(t *testing.T) {
 		st.Problems = append(st.Problems, st.Problems[0])
 	}
 	for i := range 1000 {
-		st.Problems = append(st.Problems, cluster.Problem{Object: cluster.Named("BGPPeer", fmt.Sprintf("tor%d", i)), Message: "wrong"})
+		st.Problems = append(st.Problems, cluster.Problem{
+			Object: cluster.Named("BGPPeer", fmt.Sprintf("tor%d", i)), Message: "wrong",
+		})
 	}
 	st.Error = fmt.Sprintf("%1000000s", "x")
 	r := report(&st, time.Now())
@@ -133,9 +140,14 @@ func TestReportSharesReasons(t *testing.T) {
 	st := reportedStatus()
 	st.Problems = nil
 	for i := range 2000 {
-		st.Problems = append(st.Problems, cluster.Problem{Object: cluster.Key{Kind: "Service", Name: cluster.Name{Namespace: "evil", Name: fmt.Sprintf("s%d", i)}}, Message: "wrong"})
+		st.Problems = append(st.Problems, cluster.Problem{
+			Object:  cluster.Key{Kind: "Service", Name: cluster.Name{Namespace: "evil", Name: fmt.Sprintf("s%d", i)}},
+			Message: "wrong",
+		})
 	}
-	st.Problems = append(st.Problems, cluster.Problem{Object: cluster.Key{Kind: "Service", Name: cluster.Name{Namespace: "shop", Name: "web"}}, Message: "wrong"})
+	st.Problems = append(st.Problems, cluster.Problem{
+		Object: cluster.Key{Kind: "Service", Name: cluster.Name{Namespace: "shop", Name: "web"}}, Message: "wrong",
+	})
 	evil, shop := 0, 0
 	for _, r := range report(&st, time.Now()).Reasons {
 		if strings.HasPrefix(r.Message, "Service evil/") {

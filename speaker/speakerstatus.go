@@ -75,7 +75,8 @@ func (r *Reporter) eventRecorder(known reported) *eventRecorder {
 		writer: event.Writer{Client: r.events, Log: r.log},
 		source: event.Source{Controller: "fanfare.io/speaker", Instance: r.node},
 		log:    r.log, wake: make(chan struct{}, 1),
-		limit: rate.NewLimiter(rate.Every(eventRefill), eventBurst), reported: known, recent: map[seriesKey]pendingEvent{},
+		limit: rate.NewLimiter(rate.Every(eventRefill), eventBurst), reported: known,
+		recent: map[seriesKey]pendingEvent{},
 	}
 }
 
@@ -159,13 +160,16 @@ func (r *Reporter) failed(err error, before string) (why string) {
 	if refused := apierrors.APIStatus(nil); errors.As(err, &refused) && err.Error() != before {
 		level = slog.LevelWarn
 	}
-	r.log.Log(context.Background(), level, "SpeakerStatus not written; if its CRD is older than this speaker, apply manifests/crds", "node", r.node, "err", err)
+	r.log.Log(context.Background(), level,
+		"SpeakerStatus not written; if its CRD is older than this speaker, apply manifests/crds", "node", r.node, "err",
+		err)
 	return err.Error()
 }
 
 // speakerStatus returns the object for st, equal to last if nothing has changed. The Node
 // owns it, so that both are deleted together; without a Node there is none.
-func speakerStatus(st *Status, conflicts []v1alpha1.SpeakerConflict, last *v1alpha1.SpeakerStatus, now time.Time) *v1alpha1.SpeakerStatus {
+func speakerStatus(st *Status, conflicts []v1alpha1.SpeakerConflict, last *v1alpha1.SpeakerStatus,
+	now time.Time) *v1alpha1.SpeakerStatus {
 	if st.NodeUID == "" {
 		return nil
 	}
@@ -328,14 +332,18 @@ func reasons(st *Status) []v1alpha1.SpeakerReason {
 		l.problem(p.Object.Name.Namespace, p.String())
 	}
 	for _, r := range st.Waiting {
-		l.add(namespaceOf(r.Service), v1alpha1.SpeakerReason{Service: r.Service, Code: string(r.Code), Message: r.Message})
+		l.add(namespaceOf(r.Service), v1alpha1.SpeakerReason{
+			Service: r.Service, Code: string(r.Code), Message: r.Message,
+		})
 	}
 	for _, a := range st.Addresses {
 		for _, r := range a.Reasons {
 			if r.Code == cluster.Programmed || r.Code == cluster.Announced || r.Code == cluster.AnotherNode {
 				continue
 			}
-			if !l.add(namespaceOf(r.Service), v1alpha1.SpeakerReason{Address: a.Address.String(), Service: r.Service, Code: string(r.Code), Message: r.Message}) {
+			if !l.add(namespaceOf(r.Service), v1alpha1.SpeakerReason{
+				Address: a.Address.String(), Service: r.Service, Code: string(r.Code), Message: r.Message,
+			}) {
 				return l.all
 			}
 		}

@@ -46,7 +46,8 @@ func (d *statusServer) RoundTrip(r *http.Request) (*http.Response, error) {
 		d.t.Error(err)
 	}
 	d.written = append(d.written, o)
-	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(body))}, nil
+	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}},
+		Body: io.NopCloser(bytes.NewReader(body))}, nil
 }
 
 func (d *statusServer) do(f func()) {
@@ -64,7 +65,8 @@ func TestReporter(t *testing.T) {
 		expect := func(when string, n int) v1alpha1.SpeakerStatus {
 			t.Helper()
 			r.Trigger()
-			time.Sleep(4 * time.Minute) // on the clock of the bubble, which jumps; three of these exceed rewriteInterval
+			// on the clock of the bubble, which jumps; three of these exceed rewriteInterval
+			time.Sleep(4 * time.Minute)
 			bubble.Wait()
 			d.mu.Lock()
 			defer d.mu.Unlock()
@@ -81,7 +83,8 @@ func TestReporter(t *testing.T) {
 		if first.Name != "n1" || first.Status.Established != "1/2" || first.Status.Changed.IsZero() {
 			t.Errorf("wrote %+v", first)
 		}
-		if o := first.OwnerReferences; len(o) != 1 || o[0].Kind != "Node" || o[0].Name != "n1" || o[0].UID != "uid-n1" || o[0].BlockOwnerDeletion != nil {
+		if o := first.OwnerReferences; len(o) != 1 || o[0].Kind != "Node" || o[0].Name != "n1" ||
+			o[0].UID != "uid-n1" || o[0].BlockOwnerDeletion != nil {
 			t.Errorf("owners %+v", o)
 		}
 		expect("no change", 1)

@@ -174,7 +174,10 @@ func (s *speaker) current() *passResult {
 // status may be called at any time.
 func (s *speaker) status() Status {
 	p := s.current()
-	st := Status{Node: s.Node, Version: s.Version, Started: s.started, Ready: p.ready, Adopted: len(s.adopted), BGP: s.bgp.Status(), Proxy: s.proxy.Status()}
+	st := Status{
+		Node: s.Node, Version: s.Version, Started: s.started, Ready: p.ready, Adopted: len(s.adopted),
+		BGP: s.bgp.Status(), Proxy: s.proxy.Status(),
+	}
 	if !p.pendingSince.IsZero() {
 		st.Behind = &p.pendingSince
 	}
@@ -193,7 +196,10 @@ func (s *speaker) status() Status {
 		st.NodeUID = n.UID
 	}
 	if p.desired.UsesL2 {
-		st.L2 = L2Status{Interfaces: relevantInterfaces(p.desired.Snapshot, s.layer2.announcer.Interfaces()), Problems: p.l2Problems, AsymmetricPaths: p.asymmetricPaths}
+		st.L2 = L2Status{
+			Interfaces: relevantInterfaces(p.desired.Snapshot, s.layer2.announcer.Interfaces()), Problems: p.l2Problems,
+			AsymmetricPaths: p.asymmetricPaths,
+		}
 	}
 	st.Problems = append(slices.Clip(p.desired.Snapshot.Problems), p.desired.Inputs.Problems()...)
 	for _, r := range p.desired.Snapshot.Refusals {
@@ -214,7 +220,10 @@ func (s *speaker) status() Status {
 // address combines the decision about an address with its result.
 func (p *passResult) address(a *plan.Address, b bgp.Status) AddressStatus {
 	reasons, ownerBy := p.desired.Explain(a)
-	st := AddressStatus{Address: a.Addr, Pool: a.Pool, Owner: a.Owner, OwnerBy: ownerBy, RedirectsTo: p.redirectsTo[a.Addr], Programmed: p.programmed && a.Refusal == ""}
+	st := AddressStatus{
+		Address: a.Addr, Pool: a.Pool, Owner: a.Owner, OwnerBy: ownerBy, RedirectsTo: p.redirectsTo[a.Addr],
+		Programmed: p.programmed && a.Refusal == "",
+	}
 	st.routed = sortedset.HasAddr(p.announced, a.Addr)
 	st.L2 = p.l2StatusOf(a.Addr)
 	st.Announced = st.routed || st.Answered()
@@ -226,7 +235,8 @@ func (p *passResult) address(a *plan.Address, b bgp.Status) AddressStatus {
 	for _, r := range a.Routes {
 		st.Weight = max(st.Weight, r.Weight)
 	}
-	st.Services, st.Ports, st.Reasons = make([]string, 0, len(a.Services)), make([]string, 0, len(a.VIP.Frontends)), make([]ReasonStatus, 0, len(reasons))
+	st.Services, st.Ports, st.Reasons = make([]string, 0, len(a.Services)), make([]string, 0, len(a.VIP.Frontends)),
+		make([]ReasonStatus, 0, len(reasons))
 	for _, name := range a.Services {
 		st.Services = append(st.Services, name.String())
 	}
@@ -266,13 +276,16 @@ func (p *passResult) observed(r cluster.Reason, st AddressStatus, b bgp.Status) 
 		case len(receiving) == 0:
 			r.Code, r.Message = cluster.WaitingForSession, "no router has the route: "+strings.Join(missing, "; ")
 		case len(missing) > 0:
-			r.Code, r.Message = cluster.Announced, fmt.Sprintf("announced to %s, %s; not received by %s", strings.Join(receiving, ", "), r.Message, strings.Join(missing, "; nor by "))
+			r.Code, r.Message = cluster.Announced,
+				fmt.Sprintf("announced to %s, %s; not received by %s", strings.Join(receiving, ", "), r.Message,
+					strings.Join(missing, "; nor by "))
 		default:
 			r.Code, r.Message = cluster.Announced, asAnnounced(r.Message)
 		}
 	case st.Lingering != nil && r.Protocol == "bgp":
 		if left := p.bgpLingering.find(st.Address); left != nil {
-			r.Message += fmt.Sprintf("; forwarded until %s for routers that still have the route", left.until.Format(time.TimeOnly))
+			r.Message += fmt.Sprintf("; forwarded until %s for routers that still have the route",
+				left.until.Format(time.TimeOnly))
 		}
 	}
 	return r
@@ -286,14 +299,17 @@ func (p *passResult) observedL2(r cluster.Reason, st AddressStatus) cluster.Reas
 			r.Message = asAnnounced(r.Message)
 		}
 		if left := p.l2Lingering.find(st.Address); left != nil {
-			r.Message += fmt.Sprintf("; forwarded until %s for neighbours that still send here", left.until.Format(time.TimeOnly))
+			r.Message += fmt.Sprintf("; forwarded until %s for neighbours that still send here",
+				left.until.Format(time.TimeOnly))
 		}
 	case p.waitsFor[st.Address] != "":
-		r.Code, r.Message = cluster.WaitingForRelease, fmt.Sprintf("not announced yet: waits for node %s to stop", p.waitsFor[st.Address])
+		r.Code, r.Message = cluster.WaitingForRelease,
+			fmt.Sprintf("not announced yet: waits for node %s to stop", p.waitsFor[st.Address])
 	case st.L2 == nil:
 		r.Code, r.Message = cluster.WaitingForProxy, "not announced yet: the kernel does not forward it"
 		if p.programmed {
-			r.Code, r.Message = cluster.WaitingForNodes, "not announced yet: other nodes whose state has not arrived may answer for it"
+			r.Code, r.Message = cluster.WaitingForNodes,
+				"not announced yet: other nodes whose state has not arrived may answer for it"
 		}
 	case st.L2.Phase == l2.Probing:
 		r.Code, r.Message = cluster.WaitingForProbe, "not announced yet: probing whether another host uses it"
@@ -317,7 +333,8 @@ func asAnnounced(message string) string {
 
 // l2StatusOf returns the L2 state of an address, nil if there is none.
 func (p *passResult) l2StatusOf(addr netip.Addr) *l2.Status {
-	i, ok := slices.BinarySearchFunc(p.l2Statuses, addr, func(s l2.Status, a netip.Addr) int { return s.Addr.Compare(a) })
+	i, ok := slices.BinarySearchFunc(p.l2Statuses, addr,
+		func(s l2.Status, a netip.Addr) int { return s.Addr.Compare(a) })
 	if !ok {
 		return nil
 	}
@@ -391,7 +408,8 @@ func (p *passResult) orphan(addr netip.Addr) AddressStatus {
 	for _, name := range left.services {
 		st.Services = append(st.Services, name.String())
 	}
-	st.Reasons = []ReasonStatus{{Protocol: protocol, Code: cluster.Lingering, Message: fmt.Sprintf("%s; connections are rejected until %s", message, left.until.Format(time.TimeOnly))}}
+	st.Reasons = []ReasonStatus{{Protocol: protocol, Code: cluster.Lingering,
+		Message: fmt.Sprintf("%s; connections are rejected until %s", message, left.until.Format(time.TimeOnly))}}
 	return st
 }
 

@@ -38,19 +38,27 @@ func TestReasonsOfMissingSessions(t *testing.T) {
 		want       string
 	}{
 		{"both hear it", "", []bgp.SessionStatus{up, up2}, "Announced announced to tor1, tor2"},
-		{"one was never up", "", []bgp.SessionStatus{up, down}, "Announced announced to tor1, to be announced to tor1, tor2; not received by tor2 (Active): wrong AS number"},
-		{"one was lost", "", []bgp.SessionStatus{up, lost}, "Announced announced to tor1, to be announced to tor1, tor2; not received by tor2 (Active): hold timer expired; since then: connection refused"},
-		{"one cannot receive it", "", []bgp.SessionStatus{up, partly}, "Announced announced to tor1, to be announced to tor1, tor2; not received by tor2: no next hop"},
+		{"one was never up", "", []bgp.SessionStatus{up, down},
+			"Announced announced to tor1, to be announced to tor1, tor2; not received by tor2 " +
+				"(Active): wrong AS number"},
+		{"one was lost", "", []bgp.SessionStatus{up, lost},
+			"Announced announced to tor1, to be announced to tor1, tor2; not received by tor2 (Active): hold timer " +
+				"expired; since then: connection refused"},
+		{"one cannot receive it", "", []bgp.SessionStatus{up, partly},
+			"Announced announced to tor1, to be announced to tor1, tor2; not received by tor2: no next hop"},
 		{"none is up", "", []bgp.SessionStatus{down1, lost},
-			"WaitingForSession no router has the route: tor1 (Active): wrong AS number; tor2 (Active): hold timer expired; since then: connection refused"},
-		{"the only one that it is for is not up", toldToOne, []bgp.SessionStatus{up, down}, "WaitingForSession no router has the route: tor2 (Active): wrong AS number"},
+			"WaitingForSession no router has the route: tor1 (Active): wrong AS number; tor2 (Active): hold timer " +
+				"expired; since then: connection refused"},
+		{"the only one that it is for is not up", toldToOne, []bgp.SessionStatus{up, down},
+			"WaitingForSession no router has the route: tor2 (Active): wrong AS number"},
 		{"another one is not up", toldToOne, []bgp.SessionStatus{down1, up2}, "Announced announced to tor2"},
 	} {
 		world := plantest.TwoRouters
 		if c.more != "" {
 			world = plantest.Advertised
 		}
-		d := plan.Decide(plan.Config{Node: "n1"}, plantest.Snapshot(t, []byte(world+plantest.LocalService("web", "uid-web", "192.0.2.1", "n1")+c.more)))
+		d := plan.Decide(plan.Config{Node: "n1"},
+			plantest.Snapshot(t, []byte(world+plantest.LocalService("web", "uid-web", "192.0.2.1", "n1")+c.more)))
 		p := &passResult{desired: d, programmed: true, announced: d.Announce}
 		var got []string
 		for _, r := range p.address(d.Addresses.At(0), bgp.Status{Sessions: c.sessions}).Reasons {
@@ -66,9 +74,11 @@ func TestReasonsOfMissingSessions(t *testing.T) {
 
 // A second router on an unnumbered link needs attention.
 func TestAttentionForSecondRouter(t *testing.T) {
-	st := &Status{BGP: bgp.Status{Sessions: []bgp.SessionStatus{{Name: "tor1", State: bgp.Established, Interface: "eth1",
+	st := &Status{BGP: bgp.Status{Sessions: []bgp.SessionStatus{{Name: "tor1", State: bgp.Established,
+		Interface:   "eth1",
 		PeerAddress: netip.MustParseAddr("fe80::1%eth1"), OtherRouter: netip.MustParseAddr("fe80::66%eth1")}}}}
-	const want = "router tor1: fe80::66%eth1, too, sends router advertisements on eth1; the session remains with fe80::1%eth1, which sent the first: leave one router on the link"
+	const want = "router tor1: fe80::66%eth1, too, sends router advertisements on eth1; the session remains with " +
+		"fe80::1%eth1, which sent the first: leave one router on the link"
 	if got := strings.Join(st.Attention(time.Now()), "\n"); got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
@@ -81,7 +91,8 @@ func TestAttentionForFastPath(t *testing.T) {
 		Error:   "IPv4: the routing rule with priority 100 selects by fwmark 0x1/0x1, which netfilter sets",
 		Limited: []proxy.LimitedAddress{{Addr: netip.MustParseAddr("192.0.2.1"), Flows: 50, Rejected: 7}},
 	}}}
-	const want = "new flows use the rules although --fast-path is set: IPv4: the routing rule with priority 100 selects by fwmark 0x1/0x1, which netfilter sets\n" +
+	const want = "new flows use the rules although --fast-path is set: IPv4: the routing rule with priority 100 " +
+		"selects by fwmark 0x1/0x1, which netfilter sets\n" +
 		"address 192.0.2.1 has 50 flows in the fast path, as many as there is room for others; 7 more used the rules"
 	if got := strings.Join(st.Attention(time.Now()), "\n"); got != want {
 		t.Errorf("%q, want %q", got, want)
@@ -106,7 +117,8 @@ func TestAttentionForAffinity(t *testing.T) {
 	} {
 		c.full.Frontend = "192.0.2.1 tcp/80 shop/web"
 		st := &Status{Proxy: proxy.Status{Mode: c.mode, AffinityFull: []proxy.AffinityFull{c.full}}}
-		if got, want := strings.Join(st.Attention(now), "\n"), "session affinity of 192.0.2.1 tcp/80 shop/web is full"+c.want; got != want {
+		if got, want := strings.Join(st.Attention(now), "\n"),
+			"session affinity of 192.0.2.1 tcp/80 shop/web is full"+c.want; got != want {
 			t.Errorf("%s: %q, want %q", c.name, got, want)
 		}
 	}
@@ -122,12 +134,15 @@ func TestAttentionForBFD(t *testing.T) {
 	}{
 		{"none", nil, ""},
 		{"up", &bgp.BFDStatus{State: "Up", Since: now.Add(-time.Hour)}, ""},
-		{"on its way", &bgp.BFDStatus{State: "Down", Since: now.Add(-time.Second), Reason: "the router sends nothing"}, ""},
+		{"on its way", &bgp.BFDStatus{State: "Down", Since: now.Add(-time.Second), Reason: "the router sends nothing"},
+			""},
 		{"never up", &bgp.BFDStatus{State: "Down", Since: now.Add(-sessionGrace), Reason: "the router sends nothing"},
 			"router tor1: BFD is down, so that only the hold time detects a failure: the router sends nothing"},
-		{"impossible", &bgp.BFDStatus{State: "Down", Since: now, Error: "another BFD has the port"}, "router tor1: another BFD has the port"},
+		{"impossible", &bgp.BFDStatus{State: "Down", Since: now, Error: "another BFD has the port"},
+			"router tor1: another BFD has the port"},
 	} {
-		st := &Status{BGP: bgp.Status{Sessions: []bgp.SessionStatus{{Name: "tor1", State: bgp.Established, BFD: c.bfd}}}}
+		st := &Status{BGP: bgp.Status{Sessions: []bgp.SessionStatus{{Name: "tor1", State: bgp.Established,
+			BFD: c.bfd}}}}
 		if got := strings.Join(st.Attention(now), "\n"); got != c.want {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}

@@ -50,7 +50,8 @@ func newTableTestWith(t *testing.T, prepare func(node *nstest.NS)) *tableTest {
 	if err := os.Symlink(nft, filepath.Join(tools, "nft")); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(tools, "iptables-nft-save"), []byte("#!/bin/sh\necho no memory >&2\nexit 1\n"), 0o755); err != nil {
+	if err := os.WriteFile(filepath.Join(tools, "iptables-nft-save"), []byte("#!/bin/sh\necho no memory >&2\nexit 1\n"),
+		0o755); err != nil {
 		t.Fatal(err)
 	}
 	os.Setenv("PATH", tools) // the process has only this test
@@ -66,8 +67,10 @@ func newTableTestWith(t *testing.T, prepare func(node *nstest.NS)) *tableTest {
 
 	ctx, cancel := context.WithCancel(t.Context())
 	o := Options{
-		Config: plan.Config{Node: "n1"}, ProxyMode: proxy.ModeNFTables, FastPath: true, FastPathDir: filepath.Join(t.TempDir(), "no-bpf"),
-		RunDir: t.TempDir(), Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Registry: prometheus.NewRegistry(),
+		Config: plan.Config{Node: "n1"}, ProxyMode: proxy.ModeNFTables, FastPath: true,
+		FastPathDir: filepath.Join(t.TempDir(), "no-bpf"),
+		RunDir:      t.TempDir(), Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		Registry: prometheus.NewRegistry(),
 	}
 	s, err := start(ctx, o, fixedSource{plantest.Snapshot(t, weightedCluster(2, 0, false))}, nil)
 	if err != nil {
@@ -154,7 +157,8 @@ func TestAnnouncementsFollowTable(t *testing.T) {
 		u.spoil.Store(true)
 		u.awaitPasses(t, 1, &u.failed)
 		obstructed := func() bool {
-			return slices.ContainsFunc(u.proxy.Obstacles(), func(o obstacle.Obstacle) bool { return strings.Contains(o.About, "kube-proxy") })
+			return slices.ContainsFunc(u.proxy.Obstacles(),
+				func(o obstacle.Obstacle) bool { return strings.Contains(o.About, "kube-proxy") })
 		}
 		nftables(t, "table ip kube-proxy { chain nat-prerouting { type nat hook prerouting priority -150; }; }")
 		u.await(t, "the obstacle", obstructed)
@@ -190,7 +194,8 @@ func TestAnnouncementsFollowTable(t *testing.T) {
 		}
 		u.await(t, "why", func() bool {
 			err := u.result.Load().err
-			return err != nil && strings.Contains(err.Error(), "nothing is announced: the rules in the kernel are not as written since ")
+			return err != nil && strings.Contains(err.Error(),
+				"nothing is announced: the rules in the kernel are not as written since ")
 		})
 		u.spoil.Store(false)
 		u.await(t, "the route again", u.announces)

@@ -34,9 +34,10 @@ type trialL2 struct {
 }
 
 func newTrialL2(seed uint64, log *slog.Logger) trialL2 {
-	return trialL2{luck: rand.New(rand.NewPCG(seed, 3)), holds: newHandoverState("n1", nil), ours: map[netip.Addr]bool{},
-		asking: map[netip.Addr]bool{}, answering: map[netip.Addr]bool{}, quiet: map[netip.Addr]time.Time{}, unasked: map[netip.Addr]time.Time{},
-		held: map[netip.Addr]time.Time{}, last: &plan.Desired{}}
+	return trialL2{luck: rand.New(rand.NewPCG(seed, 3)), holds: newHandoverState("n1", nil),
+		ours: map[netip.Addr]bool{}, asking: map[netip.Addr]bool{}, answering: map[netip.Addr]bool{},
+		quiet:   map[netip.Addr]time.Time{},
+		unasked: map[netip.Addr]time.Time{}, held: map[netip.Addr]time.Time{}, last: &plan.Desired{}}
 }
 
 // elect adds the addresses that this node owns and can serve.
@@ -49,15 +50,18 @@ func (t *trial) elect(d *plan.Desired) *plan.Desired {
 	q.UsesL2, q.L2.Addresses = true, nil
 	var answered []netip.Addr
 	for a := range d.Addresses.All() {
-		serves := slices.ContainsFunc(a.VIP.Frontends, func(f proxy.Frontend) bool { return len(f.External.Backends) > 0 })
+		serves := slices.ContainsFunc(a.VIP.Frontends,
+			func(f proxy.Frontend) bool { return len(f.External.Backends) > 0 })
 		if t.l2.ours[a.Addr] && serves {
 			q.L2.Addresses = append(q.L2.Addresses, l2.Address{Addr: a.Addr})
 			answered = append(answered, a.Addr)
 		}
 	}
 	q.Answered = sortedset.KeepSet(was.Answered, sortedset.AddrSet(answered...), netip.Addr.Compare)
-	q.Hosts = sortedset.KeepSet(was.Hosts, sortedset.PrefixSet(sortedset.HostPrefixes(answered)...), sortedset.ComparePrefixes)
-	q.Announce = sortedset.KeepSet(was.Announce, sortedset.With(q.Routed, answered, netip.Addr.Compare), netip.Addr.Compare)
+	q.Hosts = sortedset.KeepSet(was.Hosts, sortedset.PrefixSet(sortedset.HostPrefixes(answered)...),
+		sortedset.ComparePrefixes)
+	q.Announce = sortedset.KeepSet(was.Announce, sortedset.With(q.Routed, answered, netip.Addr.Compare),
+		netip.Addr.Compare)
 	t.l2.last = &q
 	return &q
 }
@@ -177,7 +181,8 @@ func (l *trialLink) Set(_ context.Context, want l2.State) (have []netip.Addr, er
 	wanted := map[netip.Addr]bool{}
 	for _, a := range want.Addresses {
 		wanted[a.Addr] = true
-		if _, announced := slices.BinarySearchFunc(t.taking, a.Addr, netip.Addr.Compare); !announced && !t.l2.asked[a.Addr] && !t.l2.answering[a.Addr] {
+		if _, announced := slices.BinarySearchFunc(t.taking, a.Addr, netip.Addr.Compare); !announced &&
+			!t.l2.asked[a.Addr] && !t.l2.answering[a.Addr] {
 			t.violate("%s is taken and the kernel was not programmed for it before", a.Addr)
 		}
 		switch {
@@ -215,7 +220,8 @@ func (l *trialLink) Set(_ context.Context, want l2.State) (have []netip.Addr, er
 // ignoresProbes returns only addresses that are already answered for.
 type ignoresProbes struct{ of *l2Announcer }
 
-func (s ignoresProbes) Set(ctx context.Context, d *plan.Desired, allowed sortedset.Set[netip.Prefix]) (sortedset.Set[netip.Prefix], error) {
+func (s ignoresProbes) Set(ctx context.Context, d *plan.Desired,
+	allowed sortedset.Set[netip.Prefix]) (sortedset.Set[netip.Prefix], error) {
 	_, err := s.of.Set(ctx, d, allowed)
 	return sortedset.PrefixSet(sortedset.HostPrefixes(s.of.have)...), err
 }

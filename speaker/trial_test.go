@@ -56,12 +56,14 @@ type trial struct {
 
 func newTrial(seed uint64) *trial {
 	t := &trial{World: plantest.NewWorld(seed), kernel: map[netip.Addr]*proxy.VIP{}, network: map[netip.Prefix]bool{},
-		used: map[netip.Addr]bool{}, left: map[netip.Addr]time.Time{}, emptied: map[netip.Prefix]time.Time{}, kept: map[netip.Addr]time.Time{}, intact: true}
+		used: map[netip.Addr]bool{}, left: map[netip.Addr]time.Time{}, emptied: map[netip.Prefix]time.Time{},
+		kept: map[netip.Addr]time.Time{}, intact: true}
 	t.decider = plan.NewDecider(plan.Config{Node: "n1"})
 	log := slog.New(slog.DiscardHandler)
 	t.l2 = newTrialL2(seed, log)
 	t.pass = newPass((*trialKernel)(t), log,
-		newBGPPath((*trialNetwork)(t), testLinger), newL2Path(&l2Announcer{set: (*trialLink)(t).Set, handover: t.l2.holds}, testLingerL2))
+		newBGPPath((*trialNetwork)(t), testLinger),
+		newL2Path(&l2Announcer{set: (*trialLink)(t).Set, handover: t.l2.holds}, testLingerL2))
 	return t
 }
 
@@ -120,7 +122,8 @@ func (k *trialKernel) Set(_ context.Context, want proxy.State) error {
 		t.check("refuse") // unless the table was destroyed before
 		return refused
 	}
-	t.kernel, t.owned, t.taking, t.forwarded, t.intact, t.applied = kernel, want.Owned, want.Taking, true, true, t.desired
+	t.kernel, t.owned, t.taking, t.forwarded, t.intact, t.applied = kernel, want.Owned, want.Taking, true, true,
+		t.desired
 	t.observe()
 	t.check("forward")
 	t.checkBackends()
@@ -201,14 +204,17 @@ func (t *trial) check(when string) {
 	t.checkL2(when)
 	for p, left := range t.emptied {
 		if time.Since(left) < testLinger && !t.refuses(p) {
-			t.violate("I2, %s: %s left the network %s ago and its addresses without a Service are not rejected", when, p, time.Since(left))
+			t.violate("I2, %s: %s left the network %s ago and its addresses without a Service are not rejected", when,
+				p, time.Since(left))
 		}
 	}
 }
 
 // refuses reports whether the kernel rejects traffic in p that is for no VIP.
 func (t *trial) refuses(p netip.Prefix) bool {
-	return slices.ContainsFunc(t.owned, func(o netip.Prefix) bool { return o.Bits() <= p.Bits() && o.Contains(p.Addr()) })
+	return slices.ContainsFunc(t.owned, func(o netip.Prefix) bool {
+		return o.Bits() <= p.Bits() && o.Contains(p.Addr())
+	})
 }
 
 // checkBackends expects that clients that still send here reach an existing pod, if there
@@ -221,10 +227,12 @@ func (t *trial) checkBackends() {
 		}
 	}
 	for addr, vip := range t.kernel {
-		sent := t.network[host(addr)] || t.used[addr] || !t.left[addr].IsZero() && time.Since(t.left[addr]) < testLinger || t.neighboursSend(addr)
+		sent := t.network[host(addr)] || t.used[addr] ||
+			!t.left[addr].IsZero() && time.Since(t.left[addr]) < testLinger || t.neighboursSend(addr)
 		for _, f := range vip.Frontends {
 			if sent && len(f.External.Backends) == 0 && len(f.Internal.Backends) > 0 {
-				t.violate("forward: %s receives traffic and has no backend, though %v could serve it", addr, f.Internal.Backends)
+				t.violate("forward: %s receives traffic and has no backend, though %v could serve it", addr,
+					f.Internal.Backends)
 			}
 			for _, b := range slices.Concat(f.External.Backends, f.Internal.Backends) {
 				if !exists[b.Addr] {
@@ -239,7 +247,8 @@ func (t *trial) checkBackends() {
 // between.
 type trialNetwork trial
 
-func (n *trialNetwork) Set(_ context.Context, d *plan.Desired, allowed sortedset.Set[netip.Prefix]) (sortedset.Set[netip.Prefix], error) {
+func (n *trialNetwork) Set(_ context.Context, d *plan.Desired,
+	allowed sortedset.Set[netip.Prefix]) (sortedset.Set[netip.Prefix], error) {
 	t := (*trial)(n)
 	if !t.forwarded {
 		t.violate("sessions are opened before anything is forwarded")
@@ -277,7 +286,8 @@ func (t *trial) arrive(p netip.Prefix) {
 	t.observe()
 	answers := func(a netip.Addr) bool {
 		vip := t.kernel[a]
-		return p.Contains(a) && vip != nil && slices.ContainsFunc(vip.Frontends, func(f proxy.Frontend) bool { return len(f.External.Backends) > 0 })
+		return p.Contains(a) && vip != nil &&
+			slices.ContainsFunc(vip.Frontends, func(f proxy.Frontend) bool { return len(f.External.Backends) > 0 })
 	}
 	if !slices.ContainsFunc(t.desired.Routed.Slice(), answers) {
 		t.violate("announce: %s is announced and has no backend", p)
@@ -350,7 +360,8 @@ func (t *trial) after(err error) {
 	if t.failed {
 		return
 	}
-	if have, want := t.pass.bgp().announcedAddrs.Slice(), sortedset.Union(t.desired.Routed.Slice(), alone); !slices.Equal(have, want) {
+	if have, want := t.pass.bgp().announcedAddrs.Slice(),
+		sortedset.Union(t.desired.Routed.Slice(), alone); !slices.Equal(have, want) {
 		t.violate("after: announced %v, want %v", have, want)
 	}
 	t.afterL2()
@@ -359,7 +370,8 @@ func (t *trial) after(err error) {
 	}
 	for addr := range t.kernel {
 		left, departed := t.left[addr]
-		if t.desired.Address(addr) == nil && (!departed || time.Since(left) >= testLinger) && !t.attracted(addr) && !t.neighboursMaySend(addr) {
+		if t.desired.Address(addr) == nil && (!departed || time.Since(left) >= testLinger) && !t.attracted(addr) &&
+			!t.neighboursMaySend(addr) {
 			t.violate("after: %s is forwarded for no reason", addr)
 		}
 	}

@@ -76,7 +76,9 @@ func (o Options) openFastPath(ctx context.Context) proxy.OpenFastPath {
 		return nil
 	}
 	return func(ctx context.Context, ended func([]fastpath.Flow)) (proxy.FastPath, error) {
-		return fastpath.New(ctx, fastpath.Options{Dir: o.FastPathDir, Flows: fastpath.DefaultFlows, Log: o.Log, Ended: ended})
+		return fastpath.New(ctx, fastpath.Options{
+			Dir: o.FastPathDir, Flows: fastpath.DefaultFlows, Log: o.Log, Ended: ended,
+		})
 	}
 }
 

@@ -77,7 +77,8 @@ func (l *log) reset() (lines string) {
 
 type logAnnouncer struct{ *log }
 
-func (l logAnnouncer) Set(_ context.Context, d *plan.Desired, allowed sortedset.Set[netip.Prefix]) (sortedset.Set[netip.Prefix], error) {
+func (l logAnnouncer) Set(_ context.Context, d *plan.Desired,
+	allowed sortedset.Set[netip.Prefix]) (sortedset.Set[netip.Prefix], error) {
 	var routes []string
 	for r := range d.RoutesTo(allowed, bgp.Routes{}).All() {
 		routes = append(routes, r.String())

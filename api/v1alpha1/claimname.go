@@ -27,9 +27,11 @@ func ClaimAddress(name string) (netip.Addr, error) {
 	a, err := netip.ParseAddr(strings.ReplaceAll(name, "-", ":"))
 	switch {
 	case err != nil || a.Zone() != "":
-		return netip.Addr{}, fmt.Errorf("claim name %q is not an address; it must be one such as 192.0.2.10 or 2001-db8--10", name)
+		return netip.Addr{}, fmt.Errorf("claim name %q is not an address; it must be one such as "+
+			"192.0.2.10 or 2001-db8--10", name)
 	case ClaimName(a) != name:
-		return netip.Addr{}, fmt.Errorf("claim name %q is not the canonical form of %s; it must be %s", name, a, ClaimName(a))
+		return netip.Addr{}, fmt.Errorf("claim name %q is not the canonical form of %s; it must be %s", name, a,
+			ClaimName(a))
 	}
 	return a, nil
 }

@@ -71,7 +71,8 @@ func TestAddressPoolCRD(t *testing.T) {
 		{`{announce: BGP, addresses: [192.0.2.0/26], namespaceQuota: 0}`, "should be greater than or equal to 1"},
 		{`{announce: BGP, addresses: [192.0.2.0/26], priority: high}`, "must be of type integer"},
 		{`{announce: BGP, addresses: [192.0.2.0/26], priority: 2147483648}`, "spec.priority"},
-		{`{announce: BGP, addresses: [192.0.2.0/26], serviceSelector: {matchExpressions: [{key: a}]}}`, "operator: Required value"},
+		{`{announce: BGP, addresses: [192.0.2.0/26], serviceSelector: {matchExpressions: [{key: a}]}}`,
+			"operator: Required value"},
 		{`{}`, "spec.addresses: Required value"},
 		{`{announce: BGP, addresses: []}`, "should have at least 1 items"},
 		{`{announce: BGP, addresses: [""]}`, "should be at least 2 chars long"},
@@ -102,7 +103,8 @@ func TestAddressClaimCRD(t *testing.T) {
 		{"192.0.2.10", `{address: 192.0.2.10, holders: [{name: web}]}`, "holders[0].namespace: Required value"},
 	} {
 		errs := v.Create(object(t, tt.name, tt.spec))
-		if (len(errs) == 0) != (tt.want == "") || len(errs) != 0 && !strings.Contains(errs.ToAggregate().Error(), tt.want) {
+		if (len(errs) == 0) != (tt.want == "") ||
+			len(errs) != 0 && !strings.Contains(errs.ToAggregate().Error(), tt.want) {
 			t.Errorf("%s %s: %v, want %q", tt.name, tt.spec, errs.ToAggregate(), tt.want)
 		}
 	}
@@ -120,7 +122,8 @@ func TestAddressClaimCRD(t *testing.T) {
 	if errs := v.Update(object(t, "0--3", `{address: "::3", reserved: true}`), was); len(errs) != 0 {
 		t.Error(errs.ToAggregate())
 	}
-	if errs := v.Update(object(t, "0--2", `{address: "::2"}`), was); len(errs) == 0 || !strings.Contains(errs.ToAggregate().Error(), "cannot be changed") {
+	if errs := v.Update(object(t, "0--2", `{address: "::2"}`), was); len(errs) == 0 ||
+		!strings.Contains(errs.ToAggregate().Error(), "cannot be changed") {
 		t.Errorf("the address was changed: %v", errs.ToAggregate())
 	}
 }
@@ -147,7 +150,8 @@ func TestBGPPeerCRD(t *testing.T) {
 		{`{` + ok + `, device: red, passive: true}`, ""},
 		{`{` + ok + `, device: "eth 0"}`, "name of an interface or a VRF"},
 		{`{` + ok + `, device: sixteen-letters-}`, "may not be more than 15"},
-		{`{` + ok + `, bfd: {transmitInterval: 50ms, receiveInterval: 1s500ms, detectMultiplier: 5, passive: true}}`, ""},
+		{`{` + ok + `, bfd: {transmitInterval: 50ms, receiveInterval: 1s500ms, detectMultiplier: 5, passive: true}}`,
+			""},
 		{`{` + ok + `, bfd: {transmitInterval: 5ms}}`, "from 10ms to 60s"},
 		{`{` + ok + `, bfd: {receiveInterval: 61s}}`, "from 10ms to 60s"},
 		{`{` + ok + `, bfd: {receiveInterval: 1m}}`, "should match"},
@@ -159,7 +163,8 @@ func TestBGPPeerCRD(t *testing.T) {
 		{`{` + ok + `, defaultGateway: IPv4}`, "name the router by one of peerAddress, defaultGateway and interface"},
 		{`{defaultGateway: IPv4, peerASN: external, myASN: 64513, sourceAddress: 192.0.2.7}`, ""},
 		{`{defaultGateway: IPv6, peerASN: external, myASN: 64513, sourceAddress: eth0}`, ""},
-		{`{defaultGateway: IPv6, peerASN: external, myASN: 64513, sourceAddress: 192.0.2.7}`, "defaultGateway's address family"},
+		{`{defaultGateway: IPv6, peerASN: external, myASN: 64513, sourceAddress: 192.0.2.7}`,
+			"defaultGateway's address family"},
 		{`{defaultGateway: ipv6, peerASN: external, myASN: 64513}`, "Unsupported value"},
 		{`{` + ok + `, interface: eth1}`, "name the router by one of peerAddress, defaultGateway and interface"},
 		{`{interface: "eth1%2", peerASN: external, myASN: 64513}`, "must be the name of an interface"},
@@ -167,7 +172,8 @@ func TestBGPPeerCRD(t *testing.T) {
 		{`{interface: eth1, passive: true, peerASN: external, myASN: 64513}`, "remove passive"},
 		{`{interface: eth1, ebgpMultihopTTL: 2, peerASN: external, myASN: 64513}`, "remove ebgpMultihopTTL"},
 		{`{interface: bond0.100, peerASN: external, myASN: 64513, ttlSecurityHops: 1, bfd: {}}`, ""},
-		{`{defaultGateway: IPv4, interface: eth1, peerASN: external, myASN: 64513}`, "name the router by one of peerAddress, defaultGateway and interface"},
+		{`{defaultGateway: IPv4, interface: eth1, peerASN: external, myASN: 64513}`,
+			"name the router by one of peerAddress, defaultGateway and interface"},
 		{`{peerAddress: router, peerASN: 64512, myASN: 64513}`, "must be an address such as 192.0.2.1"},
 		{`{peerAddress: "fe80::1", peerASN: 64512, myASN: 64513}`, "needs its interface"},
 		{`{peerAddress: "fe80::1%", peerASN: 64512, myASN: 64513}`, "needs its interface"},
@@ -203,7 +209,8 @@ func TestBGPAdvertisementCRD(t *testing.T) {
 	loadCRD(t, "bgpadvertisements").run(t, []specTest{
 		{`{}`, ""},
 		{`{pools: [lan, wan], peers: [tor1], aggregationLength: 0, aggregationLengthV6: 0}`, ""},
-		{`{serviceSelector: {matchLabels: {a: b}}, nodeSelector: {}, aggregationLength: 32, aggregationLengthV6: 128}`, ""},
+		{`{serviceSelector: {matchLabels: {a: b}}, nodeSelector: {}, aggregationLength: 32, aggregationLengthV6: 128}`,
+			""},
 		{`{pools: []}`, "at least 1 items"},
 		{`{pools: ["192.0.2.0/24"]}`, "must be the name of an AddressPool"},
 		{`{peers: [Tor1]}`, "must be the name of a BGPPeer"},
@@ -231,7 +238,8 @@ func TestL2AdvertisementCRD(t *testing.T) {
 	loadCRD(t, "l2advertisements").run(t, []specTest{
 		{`{}`, ""},
 		{`{pools: [lan, wan], serviceSelector: {matchLabels: {a: b}}, nodeSelector: {}, interfaces: [eth0, "bond*", "ens?f0", br-lan, eth0.100, "*"]}`, ""},
-		{`{preferredNodeSelectors: [{weight: 1, preference: {matchLabels: {rack: a}}}, {weight: 100, preference: {}}]}`, ""},
+		{`{preferredNodeSelectors: [{weight: 1, preference: {matchLabels: {rack: a}}}, {weight: 100, preference: {}}]}`,
+			""},
 		{`{pools: []}`, "at least 1 items"},
 		{`{pools: ["192.0.2.0/24"]}`, "must be the name of an AddressPool"},
 		{`{interfaces: []}`, "at least 1 items"},
@@ -255,7 +263,8 @@ func TestDefaults(t *testing.T) {
 	if got := pool["spec"].(map[string]any)["allocation"]; got != "Automatic" {
 		t.Errorf("allocation %v, want Automatic", got)
 	}
-	peer, _ := loadCRD(t, "bgppeers").check(t, `{peerAddress: 192.0.2.1, peerASN: 64512, myASN: 64513, gracefulRestart: {}}`)
+	peer, _ := loadCRD(t, "bgppeers").check(t,
+		`{peerAddress: 192.0.2.1, peerASN: 64512, myASN: 64513, gracefulRestart: {}}`)
 	want := map[string]any{
 		"peerAddress": "192.0.2.1", "peerPort": int64(179), "peerASN": int64(64512), "myASN": int64(64513),
 		"gracefulRestart": map[string]any{"enabled": true, "restartTime": "30s"},
@@ -267,7 +276,10 @@ func TestDefaults(t *testing.T) {
 
 // The samples are what a newcomer applies first: the API server must take them.
 func TestSamplesPassTheCRDs(t *testing.T) {
-	plurals := map[string]string{"AddressPool": "addresspools", "BGPPeer": "bgppeers", "BGPAdvertisement": "bgpadvertisements", "L2Advertisement": "l2advertisements"}
+	plurals := map[string]string{
+		"AddressPool": "addresspools", "BGPPeer": "bgppeers", "BGPAdvertisement": "bgpadvertisements",
+		"L2Advertisement": "l2advertisements",
+	}
 	files, err := filepath.Glob(filepath.Join("..", "..", "manifests", "samples", "*.yaml"))
 	if err != nil {
 		t.Fatal(err)
@@ -310,7 +322,9 @@ func TestScheme(t *testing.T) {
 	if err := AddToScheme(s); err != nil {
 		t.Fatal(err)
 	}
-	for _, kind := range []string{"AddressClaim", "AddressClaimList", "AddressPool", "AddressPoolList", "BGPAdvertisement", "BGPAdvertisementList", "BGPPeer", "BGPPeerList", "L2Advertisement", "L2AdvertisementList"} {
+	for _, kind := range []string{"AddressClaim", "AddressClaimList", "AddressPool", "AddressPoolList",
+		"BGPAdvertisement", "BGPAdvertisementList", "BGPPeer", "BGPPeerList", "L2Advertisement",
+		"L2AdvertisementList"} {
 		if !s.Recognizes(GroupVersion.WithKind(kind)) {
 			t.Errorf("the scheme does not know %s", kind)
 		}

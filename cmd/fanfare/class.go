@@ -31,11 +31,14 @@ func (f *classFlags) classes(files string) (cluster.Classes, error) {
 	// A folder has no other implementation beside Fanfare, from which the flags could keep Services.
 	switch i := slices.IndexFunc(f.also, func(c string) bool { return len(validation.IsQualifiedName(c)) != 0 }); {
 	case files != "" && f.only:
-		return cluster.Classes{}, errors.New("--files and --class-only: give one of them; Fanfare serves all Services of a folder")
+		return cluster.Classes{}, errors.New(
+			"--files and --class-only: give one of them; Fanfare serves all Services of a folder")
 	case files != "" && len(f.also) > 0:
-		return cluster.Classes{}, errors.New("--files and --lb-class: give one of them; in a folder, change the Services' loadBalancerClass")
+		return cluster.Classes{}, errors.New(
+			"--files and --lb-class: give one of them; in a folder, change the Services' loadBalancerClass")
 	case i >= 0:
-		return cluster.Classes{}, fmt.Errorf("--lb-class %q: want a loadBalancerClass such as metallb.io/metallb", f.also[i])
+		return cluster.Classes{}, fmt.Errorf("--lb-class %q: want a loadBalancerClass such as metallb.io/metallb",
+			f.also[i])
 	}
 	return cluster.Classes{Only: f.only, Also: f.also}, nil
 }

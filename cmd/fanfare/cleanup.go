@@ -33,7 +33,8 @@ while a speaker runs.`,
 			}
 			// Each part is removed even if another one fails. The fast path goes first: it takes
 			// new flows without regard to the rules.
-			if err := errors.Join(fastpath.Cleanup(cmd.Context(), fastPathDir), proxy.Cleanup(cmd.Context()), rundir.Cleanup(runDir)); err != nil {
+			if err := errors.Join(fastpath.Cleanup(cmd.Context(), fastPathDir), proxy.Cleanup(cmd.Context()),
+				rundir.Cleanup(runDir)); err != nil {
 				return err
 			}
 			_, err := fmt.Fprintln(cmd.OutOrStdout(), "removed everything of Fanfare from this node")

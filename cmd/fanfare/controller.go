@@ -49,10 +49,14 @@ type controllerFlags struct {
 func (f *controllerFlags) add(set *pflag.FlagSet) {
 	addKubeconfig(set, &f.kubeconfig)
 	set.BoolVar(&f.elect, "leader-elect", false, "write only while holding the Lease "+leaseName)
-	set.StringVar(&f.namespace, "namespace", "", "namespace of the Lease and of the members Secret; default: the pod's namespace, else "+cluster.DefaultNamespace)
+	set.StringVar(&f.namespace, "namespace", "",
+		"namespace of the Lease and of the members Secret; default: the pod's namespace, else "+
+			cluster.DefaultNamespace)
 	f.monitoring.add(set, "7873")
-	set.DurationVar(&f.settleTime, "l2-settle-time", controller.DefaultSettleTime, "how long a change of nodes must last before addresses are spread again; failover does not wait for it")
-	set.StringVar(&f.key, "members-secret", "", "Secret with the speakers' shared key, created if it is missing; empty: do not create one")
+	set.DurationVar(&f.settleTime, "l2-settle-time", controller.DefaultSettleTime,
+		"how long a change of nodes must last before addresses are spread again; failover does not wait for it")
+	set.StringVar(&f.key, "members-secret", "",
+		"Secret with the speakers' shared key, created if it is missing; empty: do not create one")
 	f.class.add(set)
 	set.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
 }
@@ -82,7 +86,8 @@ func (f *controllerFlags) options() (o controller.Options, err error) {
 		return o, err
 	}
 	o = controller.Options{
-		Config: config, Monitoring: m, Instance: instance(), Log: log, Registry: registry(), SettleTime: f.settleTime, Classes: classes,
+		Config: config, Monitoring: m, Instance: instance(), Log: log, Registry: registry(), SettleTime: f.settleTime,
+		Classes: classes,
 	}
 	// The controller opens the API server itself: it serves /readyz meanwhile.
 	o.Open = func(ctx context.Context) (cluster.Source, error) {
@@ -94,7 +99,9 @@ func (f *controllerFlags) options() (o controller.Options, err error) {
 	// Without election, claims still prevent two Services with one address. Two controllers would only
 	// write more, and refuse each other's versions.
 	if f.elect {
-		o.Election = &controller.Election{Namespace: cmp.Or(f.namespace, ownNamespace()), Name: leaseName, Identity: o.Instance}
+		o.Election = &controller.Election{
+			Namespace: cmp.Or(f.namespace, ownNamespace()), Name: leaseName, Identity: o.Instance,
+		}
 	}
 	return o, nil
 }
@@ -133,7 +140,8 @@ wait.`,
 
 // openAPI watches what the controller reads: no EndpointSlices, which are most of the objects of
 // a large cluster, unless addresses of layer 2 are spread over nodes.
-func openAPI(ctx context.Context, config *rest.Config, classes cluster.Classes, log *slog.Logger, r prometheus.Registerer) (cluster.Source, error) {
+func openAPI(ctx context.Context, config *rest.Config, classes cluster.Classes, log *slog.Logger,
+	r prometheus.Registerer) (cluster.Source, error) {
 	return watch.OpenAPI(ctx, config, watch.Options{
 		Scope:              cluster.Scope{NoSecrets: true, Classes: classes},
 		SkipEndpointSlices: true, L2: watch.L2Speakers, Log: log, Registerer: r,

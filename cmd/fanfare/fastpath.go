@@ -20,16 +20,19 @@ type fastPathFlags struct {
 // add defines the flags. The manifests of the fast path set them.
 func (f *fastPathFlags) add(set *pflag.FlagSet) {
 	set.BoolVar(&f.on, "fast-path", false,
-		"let flows of external clients to pods of this node bypass netfilter, and so NetworkPolicies and firewalls made of its rules; see docs/fast-path.md")
+		"let flows of external clients to pods of this node bypass netfilter, and so NetworkPolicies and firewalls "+
+			"made of its rules; see docs/fast-path.md")
 	set.StringSliceVar(&f.interfaces, "fast-path-interface", nil,
-		"interface by which external clients arrive, may be repeated; default: those of the default routes and of the Node's InternalIPs")
+		"interface by which external clients arrive, may be repeated; default: those of the default routes and of "+
+			"the Node's InternalIPs")
 	addFastPathDir(set, &f.dir)
 }
 
 // addFastPathDir defines a flag of two commands: the speaker, which fills the folder, and cleanup,
 // which removes it. With another value cleanup would leave the programs attached.
 func addFastPathDir(set *pflag.FlagSet, dir *string) {
-	set.StringVar(dir, "fast-path-dir", fastpath.DefaultDir, "folder of a BPF file system that keeps the fast path while no speaker runs")
+	set.StringVar(dir, "fast-path-dir", fastpath.DefaultDir,
+		"folder of a BPF file system that keeps the fast path while no speaker runs")
 }
 
 // check returns the first invalid flag. It does not require that a named interface exists: it

@@ -30,11 +30,13 @@ func TestPrintFastPath(t *testing.T) {
 		{nil, ""},
 		{&proxy.FastPathStatus{Interfaces: []string{"eth0", "eth1"}, Frontends: 2, Flows: 7, Capacity: 100},
 			"\nFast path on eth0,eth1, bypassing netfilter: 2 of 2 frontends, 7 of at most 100 flows\n"},
-		{&proxy.FastPathStatus{Capacity: 100, Full: 3, Limited: []proxy.LimitedAddress{{Addr: netip.MustParseAddr("192.0.2.9"), Flows: 50, Rejected: 3}}, NotOffloaded: []proxy.NotOffloaded{
-			{Frontend: "192.0.2.1 tcp/80 shop/web", Why: "affinity"},
-			{Frontend: "192.0.2.2 udp/53", Why: "backends on other nodes"},
-			{Frontend: "192.0.2.3 tcp/80", Why: "affinity"},
-		}}, `
+		{&proxy.FastPathStatus{Capacity: 100, Full: 3,
+			Limited: []proxy.LimitedAddress{{Addr: netip.MustParseAddr("192.0.2.9"), Flows: 50, Rejected: 3}},
+			NotOffloaded: []proxy.NotOffloaded{
+				{Frontend: "192.0.2.1 tcp/80 shop/web", Why: "affinity"},
+				{Frontend: "192.0.2.2 udp/53", Why: "backends on other nodes"},
+				{Frontend: "192.0.2.3 tcp/80", Why: "affinity"},
+			}}, `
 Fast path on -, bypassing netfilter: 0 of 3 frontends, 0 of at most 100 flows
   3 flows found no room and use the rules
   192.0.2.9 has 50 flows, as many as there is room for others; 3 more used the rules
@@ -57,7 +59,8 @@ func TestFastPathFlags(t *testing.T) {
 		{"--fast-path --fast-path-interface a-name-that-is-too-long", "want the name of an interface"},
 		{"--fast-path-dir fanfare", `--fast-path-dir "fanfare": want an absolute path`},
 	} {
-		_, err := run(append([]string{"speaker", "--files", t.TempDir(), "--node-name", "n1", "--run-dir", t.TempDir()}, strings.Fields(tt.args)...)...)
+		_, err := run(append([]string{"speaker", "--files", t.TempDir(), "--node-name", "n1", "--run-dir", t.TempDir()},
+			strings.Fields(tt.args)...)...)
 		if err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v; want %q in it", tt.args, err, tt.want)
 		}

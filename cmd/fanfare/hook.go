@@ -147,7 +147,8 @@ func updateCRD(ctx context.Context, c rest.Interface, want *unstructured.Unstruc
 			maps.Copy(annotations, want.GetAnnotations())
 			live.SetAnnotations(annotations)
 			live.Object["spec"] = want.Object["spec"]
-			if done, err = "updated", send(ctx, c.Put().AbsPath(all, want.GetName()), &live); !apierrors.IsConflict(err) {
+			if done, err = "updated", send(ctx, c.Put().AbsPath(all, want.GetName()),
+				&live); !apierrors.IsConflict(err) {
 				return done, err
 			}
 		}
@@ -182,7 +183,8 @@ func awaitCleaned(ctx context.Context, c rest.Interface, namespace, name string)
 		return left == nil, nil
 	})
 	if err != nil {
-		return fmt.Errorf("DaemonSet %s/%s: %w; it stays, and cleans a node when that runs pods again; delete it when all its pods are ready", namespace, name, left)
+		return fmt.Errorf("DaemonSet %s/%s: %w; it stays, and cleans a node when that runs pods again; delete it "+
+			"when all its pods are ready", namespace, name, left)
 	}
 	return nil
 }
@@ -194,7 +196,8 @@ func uncleaned(d *appsv1.DaemonSet) error {
 	case s.ObservedGeneration < max(d.Generation, 1):
 		return errors.New("no controller has counted its nodes yet")
 	case s.NumberReady < s.DesiredNumberScheduled:
-		return fmt.Errorf("%d of %d nodes are not clean", s.DesiredNumberScheduled-s.NumberReady, s.DesiredNumberScheduled)
+		return fmt.Errorf("%d of %d nodes are not clean", s.DesiredNumberScheduled-s.NumberReady,
+			s.DesiredNumberScheduled)
 	}
 	return nil
 }

@@ -77,7 +77,9 @@ func (s *crdServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func refuse(w http.ResponseWriter, code int, reason string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	json.NewEncoder(w).Encode(map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason})
+	json.NewEncoder(w).Encode(map[string]any{
+		"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason,
+	})
 }
 
 // A missing CRD is created. One of an older version gets the new spec as a whole, also if another
@@ -101,7 +103,8 @@ func TestHookCRDs(t *testing.T) {
 	now := s.crds[name]
 	_, former, _ := unstructured.NestedString(now.Object, "spec", "former")
 	group, _, _ := unstructured.NestedString(now.Object, "spec", "group")
-	if former || group != "fanfare.io" || now.GetAnnotations()["argocd"] != "x" || now.GetAnnotations()["controller-gen.kubebuilder.io/version"] == "" {
+	if former || group != "fanfare.io" || now.GetAnnotations()["argocd"] != "x" ||
+		now.GetAnnotations()["controller-gen.kubebuilder.io/version"] == "" {
 		t.Errorf("the CRD is now %v", now.Object)
 	}
 }
@@ -120,8 +123,10 @@ func TestHookCleaned(t *testing.T) {
 	for _, tt := range []struct{ status, want string }{
 		{`{"observedGeneration": 2, "desiredNumberScheduled": 3, "numberReady": 3}`, ""},
 		{`{"observedGeneration": 2}`, ""}, // No node.
-		{`{"observedGeneration": 2, "desiredNumberScheduled": 3, "numberReady": 1}`, "lb-system/cleanup: 2 of 3 nodes are not clean; it stays"},
-		{`{"observedGeneration": 1, "desiredNumberScheduled": 3, "numberReady": 3}`, "no controller has counted its nodes yet"},
+		{`{"observedGeneration": 2, "desiredNumberScheduled": 3, "numberReady": 1}`,
+			"lb-system/cleanup: 2 of 3 nodes are not clean; it stays"},
+		{`{"observedGeneration": 1, "desiredNumberScheduled": 3, "numberReady": 3}`,
+			"no controller has counted its nodes yet"},
 		{"", "the server could not find the requested resource"},
 	} {
 		status, deleted = tt.status, false
@@ -143,7 +148,8 @@ func TestHookCleanedWithoutServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := awaitCleaned(ctx, c, "lb-system", "cleanup"); err == nil || !strings.Contains(err.Error(), "DaemonSet lb-system/cleanup: ") {
+	if err := awaitCleaned(ctx, c, "lb-system", "cleanup"); err == nil ||
+		!strings.Contains(err.Error(), "DaemonSet lb-system/cleanup: ") {
 		t.Errorf("%v", err)
 	}
 }

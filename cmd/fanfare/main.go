@@ -41,7 +41,8 @@ func root() *cobra.Command {
 		SilenceErrors: true,
 		Version:       version(),
 	}
-	cmd.AddCommand(controllerCommand(), speakerCommand(), statusCommand(), routesCommand(), planCommand(), migrateCommand(), cleanupCommand(), hookCommand())
+	cmd.AddCommand(controllerCommand(), speakerCommand(), statusCommand(), routesCommand(), planCommand(),
+		migrateCommand(), cleanupCommand(), hookCommand())
 	return cmd
 }
 

@@ -116,7 +116,8 @@ func TestKustomizationIsComplete(t *testing.T) {
 		t.Errorf("%d files are listed or are the list, and there are %d", got, want)
 	}
 	for _, o := range all {
-		if n := o.GetNamespace(); n != "" && one[*corev1.Namespace](t, all, n).Name != leaseNamespace && n != cluster.DefaultNamespace {
+		if n := o.GetNamespace(); n != "" && one[*corev1.Namespace](t, all, n).Name != leaseNamespace &&
+			n != cluster.DefaultNamespace {
 			t.Errorf("%s is in namespace %s", o.GetName(), n)
 		}
 	}
@@ -179,18 +180,23 @@ func TestSpeakerManifest(t *testing.T) {
 	if want := []corev1.Toleration{{Operator: corev1.TolerationOpExists}}; !reflect.DeepEqual(pod.Tolerations, want) {
 		t.Errorf("tolerations %v, want all", pod.Tolerations)
 	}
-	if u := ds.Spec.UpdateStrategy.RollingUpdate; u == nil || u.MaxUnavailable.IntValue() != 1 || u.MaxSurge.IntValue() != 0 {
-		t.Errorf("update strategy %v: two speakers of one node would fight for the kernel's table", ds.Spec.UpdateStrategy)
+	if u := ds.Spec.UpdateStrategy.RollingUpdate; u == nil || u.MaxUnavailable.IntValue() != 1 ||
+		u.MaxSurge.IntValue() != 0 {
+		t.Errorf("update strategy %v: two speakers of one node would fight for the kernel's table",
+			ds.Spec.UpdateStrategy)
 	}
 	caps := c.SecurityContext.Capabilities
-	if !reflect.DeepEqual(caps.Add, []corev1.Capability{"NET_ADMIN", "NET_BIND_SERVICE", "NET_RAW"}) || !reflect.DeepEqual(caps.Drop, []corev1.Capability{"ALL"}) {
+	if !reflect.DeepEqual(caps.Add, []corev1.Capability{"NET_ADMIN", "NET_BIND_SERVICE", "NET_RAW"}) ||
+		!reflect.DeepEqual(caps.Drop, []corev1.Capability{"ALL"}) {
 		t.Errorf("capabilities %v", caps)
 	}
-	if i := slices.IndexFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == "NODE_NAME" }); i < 0 || c.Env[i].ValueFrom.FieldRef.FieldPath != "spec.nodeName" {
+	if i := slices.IndexFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == "NODE_NAME" }); i < 0 ||
+		c.Env[i].ValueFrom.FieldRef.FieldPath != "spec.nodeName" {
 		t.Error("NODE_NAME is not the node's name")
 	}
 	v, m := pod.Volumes, c.VolumeMounts
-	if len(v) != 3 || v[0].HostPath.Path != defaultRunDir || m[0].Name != v[0].Name || m[0].MountPath != cmd.Flags().Lookup("run-dir").Value.String() {
+	if len(v) != 3 || v[0].HostPath.Path != defaultRunDir || m[0].Name != v[0].Name ||
+		m[0].MountPath != cmd.Flags().Lookup("run-dir").Value.String() {
 		t.Fatalf("volumes %v: want the run directory on the node, so that it outlives the pod", v)
 	}
 	// iptables' default path.
@@ -198,7 +204,8 @@ func TestSpeakerManifest(t *testing.T) {
 		t.Errorf("volumes %v: want the node's lock for iptables-legacy", v)
 	}
 	// The file is there as soon as the controller has made the Secret, and pods start without.
-	made := parse(t, controllerCommand(), one[*appsv1.Deployment](t, objects(t), "controller").Spec.Template.Spec.Containers[0]).Flags().Lookup("members-secret").Value.String()
+	made := parse(t, controllerCommand(), one[*appsv1.Deployment](t, objects(t),
+		"controller").Spec.Template.Spec.Containers[0]).Flags().Lookup("members-secret").Value.String()
 	if s := v[2].Secret; s == nil || s.SecretName != made || !*s.Optional || m[2].Name != v[2].Name ||
 		cmd.Flags().Lookup("members-key-file").Value.String() != m[2].MountPath+"/keys" {
 		t.Errorf("volumes %v: want the speakers' key, which the controller makes as Secret %s", v, made)
@@ -215,14 +222,17 @@ func TestControllerManifest(t *testing.T) {
 	if elect, _ := cmd.Flags().GetBool("leader-elect"); !elect || *d.Spec.Replicas != 2 {
 		t.Errorf("%d replicas, leader election %t", *d.Spec.Replicas, elect)
 	}
-	if s := c.SecurityContext; !*pod.SecurityContext.RunAsNonRoot || *s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem || s.Capabilities.Add != nil {
+	if s := c.SecurityContext; !*pod.SecurityContext.RunAsNonRoot || *s.AllowPrivilegeEscalation ||
+		!*s.ReadOnlyRootFilesystem || s.Capabilities.Add != nil {
 		t.Error("it needs no privileges")
 	}
 	if pod.HostNetwork || len(pod.Volumes) != 0 {
 		t.Error("it needs nothing of the node")
 	}
 	role := one[*rbacv1.Role](t, all, "controller")
-	if !slices.ContainsFunc(role.Rules, func(r rbacv1.PolicyRule) bool { return slices.Equal(r.ResourceNames, []string{leaseName}) }) {
+	if !slices.ContainsFunc(role.Rules, func(r rbacv1.PolicyRule) bool {
+		return slices.Equal(r.ResourceNames, []string{leaseName})
+	}) {
 		t.Errorf("the role does not name the Lease %s", leaseName)
 	}
 }
@@ -264,12 +274,14 @@ func TestUninstallManifest(t *testing.T) {
 	}
 	ds := object(t, "cleanup.yaml", string(b)).(*appsv1.DaemonSet)
 	pod, speaker := ds.Spec.Template.Spec, one[*appsv1.DaemonSet](t, objects(t), "speaker").Spec.Template.Spec
-	if ds.Namespace != cluster.DefaultNamespace || !pod.HostNetwork || !reflect.DeepEqual(pod.Tolerations, speaker.Tolerations) || *pod.AutomountServiceAccountToken {
+	if ds.Namespace != cluster.DefaultNamespace || !pod.HostNetwork ||
+		!reflect.DeepEqual(pod.Tolerations, speaker.Tolerations) || *pod.AutomountServiceAccountToken {
 		t.Errorf("pod %+v: want the speaker's network and tolerations, and no token", pod)
 	}
 	for _, c := range append(pod.InitContainers, pod.Containers...) {
 		cmd := parse(t, cleanupCommand(), c)
-		if c.Image != speaker.Containers[0].Image || c.VolumeMounts[0].MountPath != cmd.Flags().Lookup("run-dir").Value.String() {
+		if c.Image != speaker.Containers[0].Image ||
+			c.VolumeMounts[0].MountPath != cmd.Flags().Lookup("run-dir").Value.String() {
 			t.Errorf("container %s: image %s, mounts %v", c.Name, c.Image, c.VolumeMounts)
 		}
 	}
@@ -281,11 +293,13 @@ func TestSpeakerRole(t *testing.T) {
 	role := one[*rbacv1.ClusterRole](t, objects(t), "fanfare-speaker")
 	for _, r := range role.Rules {
 		writes := slices.DeleteFunc(slices.Clone(r.Verbs), func(v string) bool { return v == "list" || v == "watch" })
-		reports := slices.Equal(r.Resources, []string{"speakerstatuses"}) || slices.Equal(r.Resources, []string{"events"})
+		reports := slices.Equal(r.Resources, []string{"speakerstatuses"}) ||
+			slices.Equal(r.Resources, []string{"events"})
 		if len(writes) != 0 && !(reports && slices.Equal(writes, []string{"create", "patch"})) {
 			t.Errorf("may %v %v", writes, r.Resources)
 		}
-		if slices.Contains(r.Resources, "secrets") || slices.Contains(r.Resources, "*") || slices.Contains(r.Verbs, "*") {
+		if slices.Contains(r.Resources, "secrets") || slices.Contains(r.Resources, "*") ||
+			slices.Contains(r.Verbs, "*") {
 			t.Errorf("may %v %v", r.Verbs, r.Resources)
 		}
 	}

@@ -20,9 +20,14 @@ type membersFlags struct {
 // add defines the flags. All speakers of a cluster need the same port and at least one key
 // in common. A file with two keys makes it possible to replace the key without an interruption.
 func (f *membersFlags) add(set *pflag.FlagSet) {
-	set.StringVar(&f.keyFile, "members-key-file", "", "file with the keys of the membership protocol, one a line, the newest first; empty: speakers do not communicate, and failed nodes are detected by their Ready condition only")
-	set.Uint16Var(&f.port, "members-port", 7874, "UDP and TCP port of the membership protocol, on each node's InternalIP")
-	set.DurationVar(&f.lease, "lease-interval", 5*time.Second, "how often the speaker renews the node's Lease while gossip does not reach all nodes, to show that it is alive; otherwise once a minute; 0: never")
+	set.StringVar(&f.keyFile, "members-key-file", "",
+		"file with the keys of the membership protocol, one a line, the newest first; empty: speakers do not "+
+			"communicate, and failed nodes are detected by their Ready condition only")
+	set.Uint16Var(&f.port, "members-port", 7874,
+		"UDP and TCP port of the membership protocol, on each node's InternalIP")
+	set.DurationVar(&f.lease, "lease-interval", 5*time.Second,
+		"how often the speaker renews the node's Lease while gossip does not reach all nodes, to show that it is "+
+			"alive; otherwise once a minute; 0: never")
 }
 
 // check returns the first invalid flag. It does not read the key file: the speaker starts without

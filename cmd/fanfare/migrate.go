@@ -86,10 +86,14 @@ with their status, Nodes, Namespaces and EndpointSlices.`,
 			return unfinished(in, out, difference)
 		},
 	}
-	cmd.Flags().StringSliceVar(&flags.files, "files", nil, "folders and files of YAML or JSON with the cluster's objects, instead of an API server")
+	cmd.Flags().StringSliceVar(&flags.files, "files", nil,
+		"folders and files of YAML or JSON with the cluster's objects, instead of an API server")
 	addKubeconfig(cmd.Flags(), &flags.kubeconfig)
-	cmd.Flags().StringVar(&flags.label, "node-label", "", "KEY=VALUE, a label that nodes get one after the other: converted objects announce from nodes with it only; empty: from all")
-	cmd.Flags().StringVar(&flags.class, "lb-class", "", "the loadBalancerClass that MetalLB serves (its --lb-class); empty: Services without one")
+	cmd.Flags().StringVar(&flags.label, "node-label", "",
+		"KEY=VALUE, a label that nodes get one after the other: converted objects announce from nodes with it "+
+			"only; empty: from all")
+	cmd.Flags().StringVar(&flags.class, "lb-class", "",
+		"the loadBalancerClass that MetalLB serves (its --lb-class); empty: Services without one")
 	cmd.Flags().DurationVar(&flags.timeout, "timeout", time.Minute, "how long to wait for the API server")
 	return cmd
 }
@@ -100,7 +104,8 @@ func unfinished(in *metallb.Cluster, out *metallb.Conversion, d *metallb.Compari
 	if len(in.Problems)+lost+len(d.Problems)+d.Differences() == 0 {
 		return nil
 	}
-	return fmt.Errorf("%d not read, %d without counterpart, %d invalid, %d differences: the comments of the output name them", len(in.Problems), lost, len(d.Problems), d.Differences())
+	return fmt.Errorf("%d not read, %d without counterpart, %d invalid, %d differences: the comments of "+
+		"the output name them", len(in.Problems), lost, len(d.Problems), d.Differences())
 }
 
 // options checks the flags.
@@ -117,7 +122,8 @@ func (f *migrateFlags) options() (o metallb.Options, err error) {
 	var ok bool
 	o.NodeLabel, o.NodeValue, ok = strings.Cut(f.label, "=")
 	if !ok || len(validation.IsQualifiedName(o.NodeLabel)) != 0 || len(validation.IsValidLabelValue(o.NodeValue)) != 0 {
-		return o, fmt.Errorf("--node-label %q: want a label and its value, such as example.com/announcer=fanfare", f.label)
+		return o, fmt.Errorf("--node-label %q: want a label and its value, such as example.com/announcer=fanfare",
+			f.label)
 	}
 	return o, nil
 }

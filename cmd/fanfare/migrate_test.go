@@ -44,7 +44,8 @@ func TestMigrateMetalLB(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"# COMPARISON: 0 announcements before, 0 after, 0 differences.", "kind: AddressPool\n", "kind: L2Advertisement\n", "example.com/announcer: fanfare"} {
+	for _, want := range []string{"# COMPARISON: 0 announcements before, 0 after, 0 differences.",
+		"kind: AddressPool\n", "kind: L2Advertisement\n", "example.com/announcer: fanfare"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
 		}
@@ -53,7 +54,8 @@ func TestMigrateMetalLB(t *testing.T) {
 		t.Fatal(err)
 	}
 	out, err = run("migrate", "metallb", "--files", dir+","+node)
-	if err == nil || !strings.Contains(err.Error(), "1 not read, 0 without counterpart") || !strings.Contains(out, "spec.aliases: is no field of Community") {
+	if err == nil || !strings.Contains(err.Error(), "1 not read, 0 without counterpart") ||
+		!strings.Contains(out, "spec.aliases: is no field of Community") {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
@@ -67,7 +69,8 @@ func TestMigrateReadsAPI(t *testing.T) {
 		switch r.URL.RequestURI() {
 		case "/apis/metallb.io/v1beta1/bgppeers":
 			fmt.Fprint(w, peers)
-		case "/apis/metallb.io/v1beta1/ipaddresspools", "/api/v1/services", "/api/v1/nodes", "/api/v1/namespaces", "/apis/discovery.k8s.io/v1/endpointslices":
+		case "/apis/metallb.io/v1beta1/ipaddresspools", "/api/v1/services", "/api/v1/nodes", "/api/v1/namespaces",
+			"/apis/discovery.k8s.io/v1/endpointslices":
 			fmt.Fprint(w, `{"apiVersion": "v1", "kind": "List", "items": []}`)
 		case "/api/v1/configmaps?fieldSelector=metadata.name%3Dconfig":
 			fmt.Fprint(w, `{"apiVersion": "v1", "kind": "ConfigMapList", "items": [{"metadata": {"name": "config"}, "data": {"config": "{}"}}]}`)
@@ -90,17 +93,23 @@ func TestMigrateReadsAPI(t *testing.T) {
 // Without an object of MetalLB there is nothing to convert, which is no success.
 func TestMigrateNothing(t *testing.T) {
 	for what, c := range map[string]struct{ text, says string }{
-		"only Nodes": {"{apiVersion: v1, kind: Node, metadata: {name: n1}}", "there is no object of MetalLB (metallb.io)"},
-		"MetalLB 0.12": {"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: config, namespace: metallb-system}\ndata:\n  config: |\n    address-pools:\n    - name: default\n",
-			"MetalLB's ConfigMap metallb-system/config (FILE): data[config]: is the configuration of MetalLB 0.12 and older (address-pools: …), which is not converted; convert it to objects first, by MetalLB's own quay.io/metallb/configmaptocrs"},
-		"another ConfigMap": {"{apiVersion: v1, kind: ConfigMap, metadata: {name: config}, data: {config: x}}", "there is no object of MetalLB"},
+		"only Nodes": {"{apiVersion: v1, kind: Node, metadata: {name: n1}}",
+			"there is no object of MetalLB (metallb.io)"},
+		"MetalLB 0.12": {"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: config, namespace: " +
+			"metallb-system}\ndata:\n  config: |\n    address-pools:\n    - name: default\n",
+			"MetalLB's ConfigMap metallb-system/config (FILE): data[config]: is the configuration of MetalLB 0.12 " +
+				"and older (address-pools: …), which is not converted; convert it to objects first, by MetalLB's own " +
+				"quay.io/metallb/configmaptocrs"},
+		"another ConfigMap": {"{apiVersion: v1, kind: ConfigMap, metadata: {name: config}, data: {config: x}}",
+			"there is no object of MetalLB"},
 	} {
 		file := filepath.Join(t.TempDir(), "objects.yaml")
 		if err := os.WriteFile(file, []byte(c.text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		out, err := run("migrate", "metallb", "--files", file)
-		if err == nil || !strings.Contains(err.Error(), strings.ReplaceAll(c.says, "FILE", file)) || strings.Contains(out, "0 differences") {
+		if err == nil || !strings.Contains(err.Error(), strings.ReplaceAll(c.says, "FILE", file)) ||
+			strings.Contains(out, "0 differences") {
 			t.Errorf("%s: %v\n%s", what, err, out)
 		}
 	}
@@ -111,15 +120,19 @@ func TestPlanUnserved(t *testing.T) {
 	dir := t.TempDir()
 	var text strings.Builder
 	for i := range 25 {
-		fmt.Fprintf(&text, "---\n{apiVersion: v1, kind: Service, metadata: {name: s%02d}, spec: {type: LoadBalancer, loadBalancerClass: example.com/x, ports: [{port: 80}]}}\n", i)
+		fmt.Fprintf(&text, "---\n{apiVersion: v1, kind: Service, metadata: {name: s%02d}, spec: {type: LoadBalancer, "+
+			"loadBalancerClass: example.com/x, ports: [{port: 80}]}}\n", i)
 	}
-	text.WriteString("---\n{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: lost, labels: {kubernetes.io/service-name: wbe}}, addressType: IPv4, endpoints: []}\n")
+	text.WriteString("---\n{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: lost, labels: " +
+		"{kubernetes.io/service-name: wbe}}, addressType: IPv4, endpoints: []}\n")
 	if err := os.WriteFile(filepath.Join(dir, "objects.yaml"), []byte(text.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	out, err := run("plan", "--files", dir, "--node-name", "n1", "--run-dir", t.TempDir())
 	_, said, _ := strings.Cut(out, "not served\n")
-	if err != nil || !strings.HasPrefix(said, "  EndpointSlice default/lost is of Service default/wbe, which does not exist\n  Service default/s00 has spec.loadBalancerClass \"example.com/x\"") ||
+	if err != nil || !strings.HasPrefix(said,
+		"  EndpointSlice default/lost is of Service default/wbe, which does not exist\n  Service default/s00 has "+
+			"spec.loadBalancerClass \"example.com/x\"") ||
 		strings.Count(said, "\n") != maxUnserved+1 || !strings.HasSuffix(said, "  and 6 more\n") {
 		t.Errorf("%v\n%s", err, out)
 	}
@@ -132,19 +145,23 @@ func TestMigrateUnknown(t *testing.T) {
 	}
 }
 
-// Two routers with one address in different VRFs, which MetalLB allows, have one session: that is printed, and no success.
+// Two routers with one address in different VRFs, which MetalLB allows, have one session: that is printed, and no
+// success.
 func TestMigrateTwins(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "objects.yaml")
 	var text strings.Builder
-	text.WriteString("{apiVersion: v1, kind: Node, metadata: {name: n1}}\n---\n{apiVersion: v1, kind: Node, metadata: {name: n2}}\n")
+	text.WriteString("{apiVersion: v1, kind: Node, metadata: {name: n1}}\n---\n{apiVersion: v1, kind: Node, " +
+		"metadata: {name: n2}}\n")
 	for _, name := range []string{"blue", "red"} {
-		fmt.Fprintf(&text, "---\n{apiVersion: metallb.io/v1beta2, kind: BGPPeer, metadata: {name: %s}, spec: {myASN: 1, peerASN: 2, peerAddress: 10.0.0.1, vrf: %s}}\n", name, name)
+		fmt.Fprintf(&text, "---\n{apiVersion: metallb.io/v1beta2, kind: BGPPeer, metadata: {name: %s}, spec: {myASN: "+
+			"1, peerASN: 2, peerAddress: 10.0.0.1, vrf: %s}}\n", name, name)
 	}
 	if err := os.WriteFile(file, []byte(text.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	out, err := run("migrate", "metallb", "--files", file)
-	if err == nil || !strings.Contains(err.Error(), "1 invalid") || strings.Count(out, "node n1 has no session by it: BGPPeer blue") != 1 || strings.Contains(out, "node n2") {
+	if err == nil || !strings.Contains(err.Error(), "1 invalid") ||
+		strings.Count(out, "node n1 has no session by it: BGPPeer blue") != 1 || strings.Contains(out, "node n2") {
 		t.Errorf("%v\n%s", err, out)
 	}
 }

@@ -89,13 +89,16 @@ func unserved(lines []string) string {
 func assumptions(c plan.Config, snap *cluster.Snapshot, d *plan.Desired) string {
 	var text strings.Builder
 	for _, s := range d.BGP.Sessions {
-		fmt.Fprintf(&text, "  the session with router %s is established: %s\n", s.Name, strings.Join(sessionNeeds(s), ", "))
+		fmt.Fprintf(&text, "  the session with router %s is established: %s\n", s.Name,
+			strings.Join(sessionNeeds(s), ", "))
 	}
 	if d.UsesL2 && c.Interfaces == nil {
-		fmt.Fprintf(&text, "  node %s has an interface for each address: unknown, because this machine is not the node\n", c.Node)
+		fmt.Fprintf(&text, "  node %s has an interface for each address: unknown, because this "+
+			"machine is not the node\n", c.Node)
 	}
 	if d.UsesL2 && len(snap.Nodes) > 1 {
-		text.WriteString("  the speakers of all other nodes run, and each has an interface for each address: `fanfare status` on a node shows the facts\n")
+		text.WriteString("  the speakers of all other nodes run, and each has an interface for each address: " +
+			"`fanfare status` on a node shows the facts\n")
 	}
 	if text.Len() == 0 {
 		return ""

@@ -101,7 +101,8 @@ func startSpeaker(t *testing.T, objects string, args ...string) (status func() (
 	var flags speakerFlags
 	set := pflag.NewFlagSet("speaker", pflag.ContinueOnError)
 	flags.add(set)
-	if err := set.Parse(append([]string{"--files", files, "--node-name", "n1", "--run-dir", run}, args...)); err != nil {
+	if err := set.Parse(append([]string{"--files", files, "--node-name", "n1", "--run-dir", run}, args...)); err !=
+		nil {
 		t.Fatal(err)
 	}
 	o, err := flags.options(slog.New(slog.NewTextHandler(t.Output(), nil)))

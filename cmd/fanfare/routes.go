@@ -70,7 +70,8 @@ func printRoutes(w io.Writer, all []speaker.SessionRoutes) error {
 		}
 		for _, r := range s.Routes {
 			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", s.Session, r.Prefix, r.NextHop,
-				cmp.Or(r.ASPath, "-"), formatOptional(r.LocalPref), formatOptional(r.MED), cmp.Or(r.AllCommunities(), "-"))
+				cmp.Or(r.ASPath, "-"), formatOptional(r.LocalPref), formatOptional(r.MED),
+				cmp.Or(r.AllCommunities(), "-"))
 		}
 	}
 	return t.Flush()

@@ -27,11 +27,15 @@ type snatFlags struct {
 // they must match where both replace sources. The mark is for rules of other programs: it shows
 // them which flows Fanfare has given another source.
 func (f *snatFlags) add(set *pflag.FlagSet) {
-	set.StringVar(&f.ports, "snat-ports", "fully-random", "source ports of flows with source NAT: fully-random, random or keep")
+	set.StringVar(&f.ports, "snat-ports", "fully-random",
+		"source ports of flows with source NAT: fully-random, random or keep")
 	set.StringSliceVar(&f.sources, "snat-sources", nil,
-		"addresses for source NAT: those of this node, one per family, or an interface; default: those of the outgoing interface")
-	set.StringSliceVar(&f.never, "snat-never-cidrs", nil, "pod networks whose flows keep their source, because the network routes their replies to this node")
-	set.StringVar(&f.mark, "masquerade-mark", "", "packet mark of flows with source NAT, as value/mask such as 0x4000/0x4000; empty: none")
+		"addresses for source NAT: those of this node, one per family, or an interface; default: those of "+
+			"the outgoing interface")
+	set.StringSliceVar(&f.never, "snat-never-cidrs", nil,
+		"pod networks whose flows keep their source, because the network routes their replies to this node")
+	set.StringVar(&f.mark, "masquerade-mark", "",
+		"packet mark of flows with source NAT, as value/mask such as 0x4000/0x4000; empty: none")
 }
 
 // policy checks the flags and returns proxy.SNAT, with at most one source per family and with
@@ -49,7 +53,8 @@ func (f *snatFlags) policy() (s proxy.SNAT, err error) {
 		}
 		for _, a := range addrs {
 			if i := slices.IndexFunc(s.Sources, func(b netip.Addr) bool { return a.Is4() == b.Is4() }); i >= 0 {
-				return s, fmt.Errorf("--snat-sources %q: %s is of the same family as %s; give one of each", v, a, s.Sources[i])
+				return s, fmt.Errorf("--snat-sources %q: %s is of the same family as %s; give one of each", v, a,
+					s.Sources[i])
 			}
 			s.Sources = append(s.Sources, a)
 		}
@@ -137,7 +142,8 @@ func parseMark(v string) (m proxy.Mark, err error) {
 		return m, errors.New("want a value above zero and a mask, each of 32 bits, such as 0x4000/0x4000")
 	}
 	if m = (proxy.Mark{Value: uint32(x), Mask: uint32(y)}); m.Value&^m.Mask != 0 {
-		return proxy.Mark{}, fmt.Errorf("the value has bits outside of the mask; want a mask such as %#x", m.Value|m.Mask)
+		return proxy.Mark{}, fmt.Errorf("the value has bits outside of the mask; want a mask such as %#x",
+			m.Value|m.Mask)
 	}
 	return m, nil
 }

@@ -46,15 +46,18 @@ type nodeFlags struct {
 
 // add defines the flags of the speaker and of a plan.
 func (f *nodeFlags) add(set *pflag.FlagSet) {
-	set.StringVar(&f.files, "files", "", "folder of Kubernetes YAML, instead of an API server; rename complete files into it")
+	set.StringVar(&f.files, "files", "", "folder of Kubernetes YAML, instead of an API server; rename "+
+		"complete files into it")
 	addKubeconfig(set, &f.kubeconfig)
 	set.StringVar(&f.node, "node-name", os.Getenv("NODE_NAME"), "name of this node's Node object; default: $NODE_NAME")
 	set.StringVar(&f.runDir, "run-dir", defaultRunDir, "folder of the socket and of state for the next speaker")
 	set.StringSliceVar(&f.detectLocal, "detect-local", []string{"auto"},
-		"which clients are pods of this node: auto, node-cidr (the Node's podCIDRs), cidr=PREFIX, interface-prefix=NAME, bridge=NAME")
+		"which clients are pods of this node: auto, node-cidr (the Node's podCIDRs), cidr=PREFIX, "+
+			"interface-prefix=NAME, bridge=NAME")
 	f.snat.add(set)
 	set.StringVar(&f.health, "health-check-node-ports", "labelled",
-		"Services whose healthCheckNodePort is served: labelled (with service.kubernetes.io/service-proxy-name, which kube-proxy leaves alone), all (without kube-proxy) or none")
+		"Services whose healthCheckNodePort is served: labelled (with service.kubernetes.io/service-proxy-name, "+
+			"which kube-proxy leaves alone), all (without kube-proxy) or none")
 	f.class.add(set)
 }
 
@@ -126,7 +129,8 @@ func addCriterion(c *plan.Config, criterion string) error {
 // source opens a folder or an API server, and returns when it has a first snapshot. inStep reports
 // whether the source has what the API server has, rather than what the previous speaker saved or
 // what was known before an outage; it is nil for a folder.
-func (f *nodeFlags) source(ctx context.Context, log *slog.Logger, r prometheus.Registerer) (source cluster.Source, inStep func() bool, err error) {
+func (f *nodeFlags) source(ctx context.Context, log *slog.Logger,
+	r prometheus.Registerer) (source cluster.Source, inStep func() bool, err error) {
 	if f.files != "" {
 		source, err = f.folder(log, func(known *cluster.Configuration) (*watch.Files, error) {
 			return watch.OpenFiles(ctx, f.files, known, log)

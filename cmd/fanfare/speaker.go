@@ -34,11 +34,15 @@ func (f *speakerFlags) add(set *pflag.FlagSet) {
 	f.node.add(set)
 	f.members.add(set)
 	f.fast.add(set)
-	set.DurationVar(&f.linger, "linger-bgp", 5*time.Second, "how long an address is forwarded after its route was withdrawn")
-	set.DurationVar(&f.lingerL2, "linger-l2", time.Minute, "how long an address is forwarded after this node has stopped answering for it by ARP and NDP")
-	set.DurationVar(&f.refresh, "l2-refresh", 0, "interval of repeated announcements to neighbours (gratuitous ARP and NDP), for switches that forget; 0: never")
+	set.DurationVar(&f.linger, "linger-bgp", 5*time.Second,
+		"how long an address is forwarded after its route was withdrawn")
+	set.DurationVar(&f.lingerL2, "linger-l2", time.Minute,
+		"how long an address is forwarded after this node has stopped answering for it by ARP and NDP")
+	set.DurationVar(&f.refresh, "l2-refresh", 0,
+		"interval of repeated announcements to neighbours (gratuitous ARP and NDP), for switches that forget; 0: never")
 	f.monitoring.add(set, "7872")
-	set.StringVar(&f.mode, "proxy-mode", string(proxy.ModeAuto), "nftables, iptables, or auto: nftables if it works, else iptables")
+	set.StringVar(&f.mode, "proxy-mode", string(proxy.ModeAuto),
+		"nftables, iptables, or auto: nftables if it works, else iptables")
 	set.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
 }
 

@@ -101,7 +101,8 @@ func printFastPath(w io.Writer, f *proxy.FastPathStatus) {
 		fmt.Fprintf(w, "  %d flows found no room and use the rules\n", f.Full)
 	}
 	for _, l := range f.Limited {
-		fmt.Fprintf(w, "  %s has %d flows, as many as there is room for others; %d more used the rules\n", l.Addr, l.Flows, l.Rejected)
+		fmt.Fprintf(w, "  %s has %d flows, as many as there is room for others; %d more used the rules\n", l.Addr,
+			l.Flows, l.Rejected)
 	}
 	// One reason, such as a missing interface, mostly applies to many frontends.
 	var reasons []string
@@ -158,7 +159,8 @@ func printSessions(w io.Writer, b bgp.Status, now time.Time) {
 	}
 	fmt.Fprintln(w, header)
 	for _, s := range b.Sessions {
-		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%d", s.Name, s.Router(), s.PeerASN, s.State, duration.HumanDuration(now.Sub(s.Since)), s.Advertised)
+		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%d", s.Name, s.Router(), s.PeerASN, s.State,
+			duration.HumanDuration(now.Sub(s.Since)), s.Advertised)
 		switch {
 		case s.BFD != nil:
 			fmt.Fprintf(w, "\t%s", s.BFD.State)
@@ -225,7 +227,8 @@ func printAddresses(w io.Writer, list []speaker.AddressStatus) {
 	}
 	fmt.Fprint(w, "\nADDRESS\tSERVICE\tPORTS\tFORWARDED\tANNOUNCED\n")
 	for _, a := range list {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", a.Address, abbreviated(a.Services), abbreviated(a.Ports), yesNo(a.Programmed), announced(a))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", a.Address, abbreviated(a.Services), abbreviated(a.Ports),
+			yesNo(a.Programmed), announced(a))
 	}
 }
 

@@ -35,7 +35,8 @@ func TestPagesAreOfTheirResults(t *testing.T) {
 			if err != nil || !bytes.Equal(have, f.Content) {
 				t.Errorf("%s is not made of %s.json and the present code (%v): run `make generate`", f.Name, name, err)
 			}
-			if f.Name != name+".md" && (len(f.Content) > 60_000 || !strings.Contains(string(files[0].Content), "]("+f.Name+")")) {
+			if f.Name != name+".md" && (len(f.Content) > 60_000 ||
+				!strings.Contains(string(files[0].Content), "]("+f.Name+")")) {
 				t.Errorf("%s: %d bytes, want at most 60000; the page must show it", f.Name, len(f.Content))
 			}
 		}
@@ -63,7 +64,8 @@ func fake(n int) func(*flag.FlagSet, *measure.Inputs) measure.Run {
 				return "# A page\n\nN = " + string(text), err
 			},
 			Further: func(r result) ([]measure.File, error) {
-				return []measure.File{{Name: "further.md", Content: fmt.Appendf(nil, "# Further\n\nN² = %d", r.N*r.N)}}, nil
+				return []measure.File{{Name: "further.md", Content: fmt.Appendf(nil, "# Further\n\nN² = %d", r.N*r.N)}},
+					nil
 			},
 			Figures: func(r result) []figure.Figure { return []figure.Figure{{Name: "fake-figure"}} },
 		}.Run(in, new(measure.Inputs))
@@ -104,7 +106,8 @@ func TestAllAndRender(t *testing.T) {
 	if !strings.Contains(measured, "The measured code is unchanged since.") || !strings.Contains(measured, "N = 7") {
 		t.Errorf("the page is\n%s", measured)
 	}
-	if further := page("further.md"); !strings.Contains(further, "The measured code is unchanged since.") || !strings.Contains(further, "N² = 49") {
+	if further := page("further.md"); !strings.Contains(further, "The measured code is unchanged since.") ||
+		!strings.Contains(further, "N² = 49") {
 		t.Errorf("the further page is\n%s", further)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "bgp.json")); err == nil {
@@ -125,7 +128,8 @@ func TestAllAndRender(t *testing.T) {
 	if err := os.WriteFile(results, bytes.Replace(text, []byte(r.Code), []byte("another"), 1), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.render(nil); err != nil || !strings.Contains(page("l2.md"), "**Old: the measured code has changed since.**") {
+	if err := b.render(nil); err != nil ||
+		!strings.Contains(page("l2.md"), "**Old: the measured code has changed since.**") {
 		t.Errorf("rendered with other code: %v\n%s", err, page("l2.md"))
 	}
 	if further := page("further.md"); !strings.Contains(further, "**Old: the measured code has changed since.**") {

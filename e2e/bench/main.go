@@ -36,7 +36,8 @@ import (
 
 // benchmarks are the subcommands. Each adds its flags and returns the benchmark.
 var benchmarks = map[string]func(*flag.FlagSet, *measure.Inputs) measure.Run{
-	"bgp": bgp.Flags, "gossip": gossip.Flags, "ipam": ipam.Flags, "kube": kube.Flags, "l2": l2.Flags, "load": bgp.LoadFlags, "proxy": proxy.Flags, "scale": scale.Flags,
+	"bgp": bgp.Flags, "gossip": gossip.Flags, "ipam": ipam.Flags, "kube": kube.Flags, "l2": l2.Flags,
+	"load": bgp.LoadFlags, "proxy": proxy.Flags, "scale": scale.Flags,
 }
 
 // names are the subcommands in the order in which all run.

@@ -26,7 +26,8 @@ type bench struct {
 func (b bench) all(ctx context.Context) error {
 	var errs []error
 	for i, name := range names {
-		fmt.Fprintf(b.progress, "bench: %s: %d of %d, %s%s\n", name, i+1, len(names), time.Now().Format(time.TimeOnly), b.expected(name))
+		fmt.Fprintf(b.progress, "bench: %s: %d of %d, %s%s\n", name, i+1, len(names), time.Now().Format(time.TimeOnly),
+			b.expected(name))
 		began := time.Now()
 		err := b.one(ctx, name, nil)
 		fmt.Fprintf(b.progress, "bench: %s: %s after %s\n", name, verdict(err), time.Since(began).Round(time.Second))

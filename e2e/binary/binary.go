@@ -114,7 +114,8 @@ func build(ctx context.Context, dir, name, path string, args ...string) error {
 		return err
 	}
 	built := filepath.Join(kept, name)
-	cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-trimpath", "-buildvcs=false", "-o", built}, args...)...)
+	cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-trimpath", "-buildvcs=false", "-o", built},
+		args...)...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
 	if out, err := cmd.CombinedOutput(); err != nil {

@@ -56,7 +56,8 @@ func checkOut(ctx context.Context, clone, commit, to string) error {
 	if err := errors.Join(err, os.Mkdir(to, 0o755)); err != nil {
 		return err
 	}
-	if out, err := exec.CommandContext(ctx, "tar", "--extract", "--directory="+to, "--file="+archive).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(ctx, "tar", "--extract", "--directory="+to,
+		"--file="+archive).CombinedOutput(); err != nil {
 		return fmt.Errorf("tar: %w: %s", err, out)
 	}
 	return nil

@@ -87,12 +87,14 @@ func TestChartEqualsManifests(t *testing.T) {
 	}{
 		{"manifests", "fanfare-system", []string{"--set=image.repository=fanfare"}},
 		{"overlays/fast-path", "fanfare-system", []string{"--set=image.repository=fanfare,speaker.fastPath=true"}},
-		{"overlays/example", "lb-system", []string{"--set=image.repository=registry.example/fanfare,image.tag=v1.2.3,lbClasses={example.com/lb}"}},
+		{"overlays/example", "lb-system", []string{
+			"--set=image.repository=registry.example/fanfare,image.tag=v1.2.3,lbClasses={example.com/lb}"}},
 	} {
 		t.Run(tt.kustomization, func(t *testing.T) {
 			want := objects(t, must(t, "kubectl", "kustomize", "../../"+tt.kustomization))
 			delete(want, "Namespace  "+tt.namespace)
-			args := append([]string{"helm", "template", "fanfare", chart, "--include-crds", "--namespace=" + tt.namespace}, tt.args...)
+			args := append([]string{"helm", "template", "fanfare", chart, "--include-crds",
+				"--namespace=" + tt.namespace}, tt.args...)
 			got := objects(t, strings.ReplaceAll(must(t, args...), "image: fanfare:v0.0.0", "image: fanfare"))
 			maps.DeleteFunc(got, isHook)
 			if d := cmp.Diff(order(want), order(got)); d != "" || len(got) < 20 {
@@ -113,7 +115,8 @@ func order(objects map[string]map[string]any) map[string]map[string]any {
 		for _, c := range pod["containers"].([]any) {
 			c := c.(map[string]any)
 			sortNamed(c["volumeMounts"])
-			slices.SortFunc(c["args"].([]any)[1:], func(a, b any) int { return strings.Compare(a.(string), b.(string)) })
+			slices.SortFunc(c["args"].([]any)[1:],
+				func(a, b any) int { return strings.Compare(a.(string), b.(string)) })
 		}
 		if err := unstructured.SetNestedMap(o, pod, "spec", "template", "spec"); err != nil {
 			panic(err) // It was a map before.
@@ -132,7 +135,8 @@ func sortNamed(list any) {
 func TestCleanupEqualsManifest(t *testing.T) {
 	const key = "DaemonSet fanfare-system cleanup"
 	want := objects(t, must(t, "kubectl", "kustomize", "../../manifests/uninstall"))
-	got := objects(t, must(t, "helm", "template", "fanfare", chart, "--namespace=fanfare-system", "--set=image.repository=fanfare"))
+	got := objects(t, must(t, "helm", "template", "fanfare", chart, "--namespace=fanfare-system",
+		"--set=image.repository=fanfare"))
 	text, err := (&unstructured.Unstructured{Object: got[key]}).MarshalJSON()
 	if err != nil {
 		t.Fatal(err)
@@ -174,14 +178,16 @@ func TestAllValuesAreUsed(t *testing.T) {
 		t.Fatal(err)
 	}
 	var templates strings.Builder
-	for _, name := range []string{"_helpers.tpl", "controller.yaml", "speaker.yaml", "podmonitor.yaml", "objects.yaml", "crds.yaml", "cleanup.yaml"} {
+	for _, name := range []string{"_helpers.tpl", "controller.yaml", "speaker.yaml", "podmonitor.yaml", "objects.yaml",
+		"crds.yaml", "cleanup.yaml"} {
 		text, err := os.ReadFile(chart + "/templates/" + name)
 		if err != nil {
 			t.Fatal(err)
 		}
 		templates.Write(text)
 	}
-	all := strings.NewReplacer("$speaker.", ".Values.speaker.", " .repository", " .Values.image.repository", " .tag", " .Values.image.tag", " .digest", " .Values.image.digest").Replace(templates.String())
+	all := strings.NewReplacer("$speaker.", ".Values.speaker.", " .repository", " .Values.image.repository", " .tag",
+		" .Values.image.tag", " .digest", " .Values.image.digest").Replace(templates.String())
 	for _, path := range paths("", values) {
 		if !strings.Contains(all, ".Values"+path) {
 			t.Errorf("no template uses %s", path)

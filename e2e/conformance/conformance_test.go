@@ -56,7 +56,8 @@ func TestMergedResultsOnPage(t *testing.T) {
 	text, err := all.render()
 	must(t, err)
 	for _, want := range []string{
-		"| addresses and ports | LoadBalancers should be able to change the type and ports of a TCP service | passed | passed | ? | **failed** |",
+		"| addresses and ports | LoadBalancers should be able to change the type and ports of a TCP service | passed " +
+			"| passed | ? | **failed** |",
 		"| l2-iptables | failed: no answer from a / b |",
 		"cleanup finalizer for service | – | – | – | – |",
 		"2 of 3 results",
@@ -133,9 +134,11 @@ func TestUnknownTests(t *testing.T) {
 	for _, test := range Tests[1:] {
 		list.WriteString("    k8s.io/kubernetes@v1.37.2/test/e2e/network/loadbalancer.go:132: " + test.Name + "\n")
 	}
-	list.WriteString("    e2e/network/loadbalancer.go:1: [sig-network] LoadBalancers should be new\n    e2e/network/dns.go:1: [sig-network] DNS should work\n")
+	list.WriteString("    e2e/network/loadbalancer.go:1: [sig-network] LoadBalancers should be new\n    " +
+		"e2e/network/dns.go:1: [sig-network] DNS should work\n")
 	added, gone := Unknown(list.String())
-	if !slices.Equal(added, []string{"[sig-network] LoadBalancers should be new"}) || !slices.Equal(gone, []string{Tests[0].Name}) {
+	if !slices.Equal(added, []string{"[sig-network] LoadBalancers should be new"}) ||
+		!slices.Equal(gone, []string{Tests[0].Name}) {
 		t.Errorf("added %q, gone %q", added, gone)
 	}
 }

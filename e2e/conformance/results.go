@@ -39,7 +39,8 @@ func Save(ctx context.Context, s Source, folder string, results []Result) error 
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if all.Machine, err = measure.Describe(ctx, s.Fanfare, measure.Kubernetes(s.Tools, "kubelet"), measure.FRR, measure.NFT); err != nil {
+	if all.Machine, err = measure.Describe(ctx, s.Fanfare, measure.Kubernetes(s.Tools, "kubelet"), measure.FRR,
+		measure.NFT); err != nil {
 		return err
 	}
 	code, err := measure.CodeOf(page, s.Root)
@@ -112,7 +113,8 @@ func (all file) lines() ([]byte, error) {
 		}
 		lines = append(lines, string(line))
 	}
-	return fmt.Appendf(nil, "{\"Machine\": %s,\n\"Commit\": %q,\n\"Results\": [\n%s\n]}\n", machine, all.Commit, strings.Join(lines, ",\n")), nil
+	return fmt.Appendf(nil, "{\"Machine\": %s,\n\"Commit\": %q,\n\"Results\": [\n%s\n]}\n", machine, all.Commit,
+		strings.Join(lines, ",\n")), nil
 }
 
 // files renders the page with its head. root is that of the present code.
@@ -137,7 +139,9 @@ func (all file) heading(present string) measure.Heading {
 	if len(days) > 1 {
 		days = []string{days[0] + " to " + days[len(days)-1]}
 	}
-	return measure.Heading{Command: "make conformance", Date: strings.Join(days, ""), Commit: all.Commit, Old: old, Machine: m}
+	return measure.Heading{
+		Command: "make conformance", Date: strings.Join(days, ""), Commit: all.Commit, Old: old, Machine: m,
+	}
 }
 
 // each returns the different values that results have, sorted.

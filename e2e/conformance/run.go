@@ -62,7 +62,8 @@ func (c Client) Run(ctx context.Context, lane Lane, dir string) ([]Result, error
 
 func (c Client) args(lane Lane, dir string) []string {
 	args := []string{
-		c.path("e2e.test"), "--kubeconfig=" + c.Kubeconfig, "--kubectl-path=" + c.Kubectl, fmt.Sprintf("--num-nodes=%d", c.Nodes),
+		c.path("e2e.test"), "--kubeconfig=" + c.Kubeconfig, "--kubectl-path=" + c.Kubectl,
+		fmt.Sprintf("--num-nodes=%d", c.Nodes),
 		"--allowed-not-ready-nodes=0", "--report-dir=" + dir, "--ginkgo.v", "--ginkgo.no-color", "--ginkgo.timeout=60m",
 	}
 	provider := "local"

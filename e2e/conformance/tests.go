@@ -63,10 +63,13 @@ const (
 
 // Tests are the rows of the page.
 var Tests = []Test{
-	{Name: loadBalancers + "should be able to change the type and ports of a TCP service [Slow]", About: addresses, Quick: true},
+	{Name: loadBalancers + "should be able to change the type and ports of a TCP service [Slow]", About: addresses,
+		Quick: true},
 	{Name: loadBalancers + "should be able to change the type and ports of a UDP service [Slow]", About: addresses},
-	{Name: loadBalancers + "should be able to create LoadBalancer Service without NodePort and change it [Slow]", About: addresses, Quick: true},
-	{Name: services + "should serve endpoints on same port and different protocol for internal traffic on Type LoadBalancer", About: addresses, Quick: true},
+	{Name: loadBalancers + "should be able to create LoadBalancer Service without NodePort and change it [Slow]",
+		About: addresses, Quick: true},
+	{Name: services + "should serve endpoints on same port and different protocol for internal traffic " +
+		"on Type LoadBalancer", About: addresses, Quick: true},
 	{Name: services + "should complete a service status lifecycle [Conformance]", About: addresses},
 	{Name: loadBalancers + "should handle load balancer cleanup finalizer for service [Slow]", About: addresses},
 	{Name: loadBalancers + "should only allow access from service loadbalancer source ranges [Slow]", About: ranges},
@@ -74,21 +77,33 @@ var Tests = []Test{
 	{Name: local + "should only target nodes with endpoints [Slow]", About: policy},
 	{Name: local + "should target all nodes with endpoints [Slow]", About: policy},
 	{Name: local + "should work from pods [Slow]", About: policy, Quick: true},
-	{Name: loadBalancers + "should have session affinity work for LoadBalancer service with Cluster traffic policy [LinuxOnly] [Slow]", About: affinity, Lane: "affinity"},
-	{Name: loadBalancers + "should be able to switch session affinity for LoadBalancer service with Cluster traffic policy [LinuxOnly] [Slow]", About: affinity, Lane: "affinity"},
-	{Name: loadBalancers + "should have session affinity work for LoadBalancer service with Local traffic policy [LinuxOnly] [Slow]", About: affinity, Lane: "affinity"},
-	{Name: loadBalancers + "should be able to switch session affinity for LoadBalancer service with Local traffic policy [LinuxOnly] [Slow]", About: affinity, Lane: "affinity"},
-	{Name: services + "should implement NodePort and HealthCheckNodePort correctly when ExternalTrafficPolicy changes", About: health},
+	{Name: loadBalancers + "should have session affinity work for LoadBalancer service with Cluster traffic " +
+		"policy [LinuxOnly] [Slow]", About: affinity, Lane: "affinity"},
+	{Name: loadBalancers + "should be able to switch session affinity for LoadBalancer service with Cluster traffic " +
+		"policy [LinuxOnly] [Slow]", About: affinity, Lane: "affinity"},
+	{Name: loadBalancers + "should have session affinity work for LoadBalancer service with Local traffic " +
+		"policy [LinuxOnly] [Slow]", About: affinity, Lane: "affinity"},
+	{Name: loadBalancers + "should be able to switch session affinity for LoadBalancer service with Local traffic " +
+		"policy [LinuxOnly] [Slow]", About: affinity, Lane: "affinity"},
+	{Name: services + "should implement NodePort and HealthCheckNodePort correctly when ExternalTrafficPolicy changes",
+		About: health},
 	{Name: services + "should fail health check node port if there are only terminating endpoints", About: health},
 	// The misspelt word is Kubernetes'.
-	{Name: services + "should fallback to terminating endpoints when there are no ready endpoints with externallTrafficPolicy=Cluster", About: terminating},
-	{Name: services + "should fallback to local terminating endpoints when there are no ready endpoints with externalTrafficPolicy=Local", About: terminating},
-	{Name: loadBalancers + "should be able to preserve UDP traffic when server pod cycles for a LoadBalancer service on different nodes", About: rolling},
-	{Name: loadBalancers + "should be able to preserve UDP traffic when server pod cycles for a LoadBalancer service on the same nodes", About: rolling},
-	{Name: loadBalancers + "should not have connectivity disruption during rolling update with externalTrafficPolicy=Cluster [Slow]", About: rolling, Lane: "rolling-cluster"},
-	{Name: loadBalancers + "should not have connectivity disruption during rolling update with externalTrafficPolicy=Local [Slow]", About: rolling, Lane: "rolling-local"},
+	{Name: services + "should fallback to terminating endpoints when there are no ready endpoints with " +
+		"externallTrafficPolicy=Cluster", About: terminating},
+	{Name: services + "should fallback to local terminating endpoints when there are no ready endpoints with " +
+		"externalTrafficPolicy=Local", About: terminating},
+	{Name: loadBalancers + "should be able to preserve UDP traffic when server pod cycles for a LoadBalancer " +
+		"service on different nodes", About: rolling},
+	{Name: loadBalancers + "should be able to preserve UDP traffic when server pod cycles for a LoadBalancer " +
+		"service on the same nodes", About: rolling},
+	{Name: loadBalancers + "should not have connectivity disruption during rolling update with " +
+		"externalTrafficPolicy=Cluster [Slow]", About: rolling, Lane: "rolling-cluster"},
+	{Name: loadBalancers + "should not have connectivity disruption during rolling update with " +
+		"externalTrafficPolicy=Local [Slow]", About: rolling, Lane: "rolling-local"},
 	// The test asks for a provider with a load balancer. Azure's is empty in e2e.test, and so asks for nothing.
-	{Name: deployment + "should not disrupt a cloud load-balancer's connectivity during rollout [Provider:aws,azure,gce]", About: rolling, Lane: "rollout", Provider: "azure"},
+	{Name: deployment + "should not disrupt a cloud load-balancer's connectivity during rollout " +
+		"[Provider:aws,azure,gce]", About: rolling, Lane: "rollout", Provider: "azure"},
 }
 
 // An exclusion is a test that does not run.
@@ -104,13 +119,17 @@ var exclusions = []exclusion{
 		Reason: "only a cloud's controller, which must delete what it rents, sets this finalizer",
 	},
 	{
-		Test:   loadBalancers + "should have session affinity work for LoadBalancer service with Local traffic policy [LinuxOnly] [Slow]",
+		Test: loadBalancers + "should have session affinity work for LoadBalancer service with Local traffic " +
+			"policy [LinuxOnly] [Slow]",
 		Setups: []string{"bgp", "bgp-iptables"},
-		Reason: "the laboratory's router hashes by ports, so that one client reaches several nodes, and `Local` keeps it on each",
+		Reason: "the laboratory's router hashes by ports, so that one client reaches several nodes, and " +
+			"`Local` keeps it on each",
 	},
 	{
-		Test:   loadBalancers + "should be able to switch session affinity for LoadBalancer service with Local traffic policy [LinuxOnly] [Slow]",
-		Reason: "one half wants one client on one node, the other half on several; a router or Layer 2 does one of both",
+		Test: loadBalancers + "should be able to switch session affinity for LoadBalancer service with Local " +
+			"traffic policy [LinuxOnly] [Slow]",
+		Reason: "one half wants one client on one node, the other half on several; a router or " +
+			"Layer 2 does one of both",
 	},
 }
 

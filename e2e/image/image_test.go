@@ -80,8 +80,9 @@ func makeImage(t *testing.T, output string) {
 func checkReproducible(t *testing.T, made, root string, a *archive) {
 	again := filepath.Join(t.TempDir(), "again.tar")
 	cmd := exec.CommandContext(t.Context(), "go", "-C", "../../hack/image", "run", ".",
-		"-binary", filepath.Join(root, "usr/bin/fanfare"), "-license", filepath.Join(root, "usr/share/doc/fanfare/copyright"),
-		"-newer", newerDebian(t), "-version", version, "-revision", a.Config.Config.Labels["org.opencontainers.image.revision"], "-o", again)
+		"-binary", filepath.Join(root, "usr/bin/fanfare"), "-license",
+		filepath.Join(root, "usr/share/doc/fanfare/copyright"), "-newer", newerDebian(t), "-version", version,
+		"-revision", a.Config.Config.Labels["org.opencontainers.image.revision"], "-o", again)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -135,7 +136,8 @@ func checkConfig(t *testing.T, a *archive) {
 	if c.OS != "linux" || c.Architecture != runtime.GOARCH {
 		t.Errorf("for %s/%s", c.OS, c.Architecture)
 	}
-	if want := []string{"/usr/bin/fanfare"}; !slices.Equal(c.Config.Entrypoint, want) || c.Config.User != "65532:65532" {
+	if want := []string{"/usr/bin/fanfare"}; !slices.Equal(c.Config.Entrypoint, want) ||
+		c.Config.User != "65532:65532" {
 		t.Errorf("runs %q as %q", c.Config.Entrypoint, c.Config.User)
 	}
 	if got := c.Config.Labels["org.opencontainers.image.version"]; got != version {
@@ -203,7 +205,8 @@ func checkLicenses(t *testing.T, root string) {
 	for _, p := range packages {
 		places = append(places, p.Name()+"/copyright")
 	}
-	places = append(places, "fanfare/copyright", "fanfare/go/std/LICENSE", "fanfare/go/github.com/osrg/gobgp/v4/LICENSE")
+	places = append(places, "fanfare/copyright", "fanfare/go/std/LICENSE",
+		"fanfare/go/github.com/osrg/gobgp/v4/LICENSE")
 	for _, p := range places {
 		if b, err := os.ReadFile(filepath.Join(root, "usr/share/doc", p)); err != nil || len(b) < 200 {
 			t.Errorf("%s: %d bytes, %v", p, len(b), err)
@@ -312,7 +315,9 @@ func checkSpeaker(t *testing.T, root string, env []string) {
 			t.Fatal(err)
 		}
 	}
-	c := newContainer(t, root, env, map[string]string{"/run/fanfare": run, "/cluster": cluster, "/run/xtables.lock": lock(t)})
+	c := newContainer(t, root, env, map[string]string{
+		"/run/fanfare": run, "/cluster": cluster, "/run/xtables.lock": lock(t),
+	})
 	dropping := dropForward(t, c)
 	var log syncBuffer
 	cmd := c.command(t.Context(), "/usr/bin/fanfare", "speaker", "--files", "/cluster", "--node-name", "n1")
@@ -334,7 +339,8 @@ func checkSpeaker(t *testing.T, root string, env []string) {
 		t.Errorf("%s, %v: want no capabilities but NET_ADMIN, NET_BIND_SERVICE and NET_RAW:\n%s", rights, err, b)
 	}
 	await(t, ended, func() error { return listens(cmd.Process.Pid, 179) })
-	if got := c.output(t, "/usr/sbin/nft", "list", "set", "inet", "fanfare", "vips4"); !strings.Contains(got, "elements = { ") {
+	if got := c.output(t, "/usr/sbin/nft", "list", "set", "inet", "fanfare", "vips4"); !strings.Contains(got,
+		"elements = { ") {
 		t.Errorf("no VIP in the kernel:\n%s", got)
 	}
 	if got := c.output(t, "/usr/bin/fanfare", "status"); !strings.Contains(got, "shop/web") {

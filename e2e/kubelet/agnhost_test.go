@@ -102,7 +102,11 @@ func (c *cluster) resolve(ctx context.Context, query *dns.Msg) *dns.Msg {
 		spec, _ := o.Object["spec"].(map[string]any)
 		text, _ := spec["clusterIP"].(string)
 		if addr, err := netip.ParseAddr(text); err == nil && addr.Is4() && q.Qtype == dns.TypeA {
-			answer.Answer = append(answer.Answer, &dns.A{Hdr: dns.RR_Header{Name: q.Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 1}, A: addr.AsSlice()})
+			answer.Answer = append(answer.Answer,
+				&dns.A{
+					Hdr: dns.RR_Header{Name: q.Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 1},
+					A:   addr.AsSlice(),
+				})
 		}
 		return answer
 	}

@@ -46,7 +46,9 @@ type options struct {
 
 // upCluster builds an empty cluster. The caller must take it down, also after an error.
 func upCluster(ctx context.Context, o options, tools string) (*cluster, error) {
-	c := &cluster{Lab: &kube.Lab{Proxies: map[string]*lab.Process{}}, kubeNodes: map[string]*kubeNode{}, options: o, tools: tools}
+	c := &cluster{
+		Lab: &kube.Lab{Proxies: map[string]*lab.Process{}}, kubeNodes: map[string]*kubeNode{}, options: o, tools: tools,
+	}
 	var err error
 	if c.Lab.Lab, err = lab.Up(ctx, lab.Options{
 		ID:       o.id,
@@ -81,7 +83,8 @@ func (c *cluster) startControlPlane(ctx context.Context) (err error) {
 			}
 		}
 	}
-	c.Kubernetes, err = kube.StartIn(ctx, cp, c.tools, filepath.Join(c.Dir(), "kubernetes"), apiServer, kube.WithKubelets)
+	c.Kubernetes, err = kube.StartIn(ctx, cp, c.tools, filepath.Join(c.Dir(), "kubernetes"), apiServer,
+		kube.WithKubelets)
 	if err != nil {
 		return err
 	}
@@ -184,7 +187,8 @@ func (c *cluster) setLinks(ctx context.Context, node, state string) error {
 
 // kubectl runs kubectl on the control plane's node as an administrator.
 func (c *cluster) kubectl(ctx context.Context, args ...string) (string, error) {
-	args = append([]string{c.tools, "kubectl", "--kubeconfig", c.kubeconfig, "--cache-dir", filepath.Join(c.Dir(), "kubectl")}, args...)
+	args = append([]string{c.tools, "kubectl", "--kubeconfig", c.kubeconfig, "--cache-dir",
+		filepath.Join(c.Dir(), "kubectl")}, args...)
 	out, err := c.Namespace(controlPlane).Run(ctx, args...)
 	return strings.TrimSpace(out), err
 }

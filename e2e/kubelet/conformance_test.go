@@ -59,7 +59,9 @@ func TestConformance(t *testing.T) {
 	tools, err := kube.Tools(t.Context(), true)
 	must(t, err)
 	programs := conformancePrograms(t)
-	source := conformance.Source{Root: "../..", Fanfare: "../../bin/fanfare", Tools: tools, Commit: measure.Commit(t.Context(), "../..")}
+	source := conformance.Source{
+		Root: "../..", Fanfare: "../../bin/fanfare", Tools: tools, Commit: measure.Commit(t.Context(), "../.."),
+	}
 	for _, s := range conformance.Setups {
 		lanes := conformance.Lanes(s, tests)
 		t.Run(s.Name, func(t *testing.T) {
@@ -86,7 +88,8 @@ func conformancePrograms(t *testing.T) string {
 }
 
 // runSetup builds a cluster, runs all lanes at once, and takes the cluster down.
-func runSetup(t *testing.T, s conformance.Setup, lanes []conformance.Lane, tools, programs string) (all []conformance.Result) {
+func runSetup(t *testing.T, s conformance.Setup, lanes []conformance.Lane, tools,
+	programs string) (all []conformance.Result) {
 	// Names of interfaces and namespaces are short.
 	c, err := upCluster(t.Context(), options{fmt.Sprintf("c%d", os.Getpid()), lab.NodeNames, s.KubeProxy}, tools)
 	t.Cleanup(func() {
@@ -169,7 +172,8 @@ func (c *cluster) linkClient(t *testing.T) error {
 		must(t, err)
 	})
 	for _, command := range []string{
-		"ip link add mgmt type veth peer name client netns " + cp.Name, "ip addr add 172.31.0.100/24 dev mgmt", "ip link set mgmt up",
+		"ip link add mgmt type veth peer name client netns " + cp.Name, "ip addr add 172.31.0.100/24 dev mgmt",
+		"ip link set mgmt up",
 	} {
 		if _, err := host.Run(t.Context(), strings.Fields(command)...); err != nil {
 			return err
@@ -182,7 +186,8 @@ func (c *cluster) linkClient(t *testing.T) error {
 // installFor installs Fanfare as a set-up wants it.
 func (c *cluster) installFor(ctx context.Context, s conformance.Setup) error {
 	mode := fmt.Sprintf(`[{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": "--proxy-mode=%s"}]`, s.Proxy)
-	commands := slices.Insert(slices.Clone(installation), 1, []string{"-n", "fanfare-system", "patch", "daemonset/speaker", "--type=json", "-p", mode})
+	commands := slices.Insert(slices.Clone(installation), 1,
+		[]string{"-n", "fanfare-system", "patch", "daemonset/speaker", "--type=json", "-p", mode})
 	if s.L2 {
 		if err := c.kubectlEach(ctx, commands...); err != nil {
 			return err

@@ -28,7 +28,8 @@ func TestHelm(t *testing.T) {
 
 	t.Cleanup(func() {
 		if t.Failed() { // the other tests install Fanfare by its manifests
-			t.Log(c.run(context.Background(), "helm uninstall fanfare --namespace lb-system; kubectl delete --ignore-not-found namespace lb-system"))
+			t.Log(c.run(context.Background(), "helm uninstall fanfare --namespace lb-system; kubectl delete "+
+				"--ignore-not-found namespace lb-system"))
 		}
 	})
 	for i, step := range readmeSteps(t) {
@@ -92,7 +93,8 @@ peers:
 		}
 		return err
 	}))
-	c.mustRun(t, "kubectl delete -f charts/fanfare/crds && kubectl delete namespace lb-system && kubectl -n shop delete service --all")
+	c.mustRun(t, "kubectl delete -f charts/fanfare/crds && kubectl delete namespace lb-system && kubectl -n shop "+
+		"delete service --all")
 }
 
 func (c *cluster) bin() string { return filepath.Join(c.Dir(), "bin") }
@@ -105,7 +107,8 @@ func (c *cluster) linkTools(t *testing.T) {
 
 // run runs a command in a shell at the module's root, as an administrator with Helm and kubectl.
 func (c *cluster) run(ctx context.Context, command string) (string, error) {
-	env := []string{"env", "--chdir=../..", "KUBECONFIG=" + c.kubeconfig, "HOME=" + c.Dir(), "PATH=" + c.bin() + ":/usr/bin:/bin"}
+	env := []string{"env", "--chdir=../..", "KUBECONFIG=" + c.kubeconfig, "HOME=" + c.Dir(),
+		"PATH=" + c.bin() + ":/usr/bin:/bin"}
 	out, err := c.Namespace(controlPlane).Run(ctx, append(env, "bash", "-euc", command)...)
 	return strings.TrimSpace(out), err
 }

@@ -58,7 +58,9 @@ func imageOf(names, command []string, files ...file) ([]byte, error) {
 	config, err := json.Marshal(map[string]any{
 		"os": "linux", "architecture": runtime.GOARCH,
 		"config": map[string]any{"Entrypoint": command[:1], "Cmd": command[1:]},
-		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{fmt.Sprintf("sha256:%x", sha256.Sum256(layer))}},
+		"rootfs": map[string]any{
+			"type": "layers", "diff_ids": []string{fmt.Sprintf("sha256:%x", sha256.Sum256(layer))},
+		},
 	})
 	if err != nil {
 		return nil, err
@@ -69,7 +71,8 @@ func imageOf(names, command []string, files ...file) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return tarOf(file{"layer.tar", 0o644, layer}, file{"config.json", 0o644, config}, file{"manifest.json", 0o644, manifest})
+	return tarOf(file{"layer.tar", 0o644, layer}, file{"config.json", 0o644, config},
+		file{"manifest.json", 0o644, manifest})
 }
 
 type file struct {

@@ -96,7 +96,8 @@ func (c *cluster) install(ctx context.Context) error {
 	if err := c.kubectlEach(ctx, append(installation, routed)...); err != nil {
 		return err
 	}
-	if err := c.Kubernetes.Admin().Apply(ctx, service("local", "Local")+"---"+service("anywhere", "Cluster")); err != nil {
+	if err := c.Kubernetes.Admin().Apply(ctx,
+		service("local", "Local")+"---"+service("anywhere", "Cluster")); err != nil {
 		return err
 	}
 	c.installed = true
@@ -115,7 +116,8 @@ func (c *cluster) startWeb(ctx context.Context) error {
 // address waits for a Service's address.
 func (c *cluster) address(ctx context.Context, name string) (addr netip.Addr, err error) {
 	err = lab.Await(ctx, limit, "an address for shop/"+name, func() error {
-		out, err := c.kubectl(ctx, "-n", "shop", "get", "service", name, "-o", "jsonpath={.status.loadBalancer.ingress[0].ip}")
+		out, err := c.kubectl(ctx, "-n", "shop", "get", "service", name, "-o",
+			"jsonpath={.status.loadBalancer.ingress[0].ip}")
 		if err != nil {
 			return err
 		}
@@ -130,7 +132,8 @@ func (c *cluster) diagnostics() string {
 	var b strings.Builder
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	for _, args := range [][]string{{"get", "nodes,pods,services,endpointslices", "-A", "-o", "wide"}, {"get", "events", "-A", "--sort-by=.lastTimestamp"}} {
+	for _, args := range [][]string{{"get", "nodes,pods,services,endpointslices", "-A", "-o", "wide"},
+		{"get", "events", "-A", "--sort-by=.lastTimestamp"}} {
 		if c.kubeconfig == "" {
 			break
 		}

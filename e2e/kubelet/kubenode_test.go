@@ -142,8 +142,8 @@ func (n *kubeNode) load(ctx context.Context, archive string) error {
 // startKubelet starts the node's kubelet, which reads kubeconfig and the authority's
 // certificate from the node's directory.
 func (n *kubeNode) startKubelet(tools string) (err error) {
-	n.kubelet, err = n.start("kubelet", tools, "kubelet", "--config", n.file("kubelet.yaml"), "--kubeconfig", n.file("kubeconfig"),
-		"--hostname-override", n.node, "--node-ip", lab.NodeAddr(n.node, lab.ClientAddr).String())
+	n.kubelet, err = n.start("kubelet", tools, "kubelet", "--config", n.file("kubelet.yaml"), "--kubeconfig",
+		n.file("kubeconfig"), "--hostname-override", n.node, "--node-ip", lab.NodeAddr(n.node, lab.ClientAddr).String())
 	return err
 }
 

@@ -38,7 +38,8 @@ func TestPodsAnswerARP(t *testing.T) {
 	c, ctx := kubelets(t), t.Context()
 	must(t, c.Kubernetes.Admin().Apply(ctx, l2Objects))
 	t.Cleanup(func() {
-		_, err := c.kubectl(context.WithoutCancel(ctx), "-n", "shop", "delete", "service/linked", "l2advertisement/link", "addresspool/link")
+		_, err := c.kubectl(context.WithoutCancel(ctx), "-n", "shop", "delete", "service/linked",
+			"l2advertisement/link", "addresspool/link")
 		must(t, err)
 	})
 	vip, err := c.address(ctx, "linked")

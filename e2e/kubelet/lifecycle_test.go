@@ -31,7 +31,8 @@ func TestInstalledPodsServe(t *testing.T) {
 			t.Errorf("%s saw %s, the client is %s", a.Pod, a.Saw, a.From)
 		}
 	}
-	_, err := c.kubectl(ctx, "wait", "speakerstatus", "--all", "--for=jsonpath={.status.addresses.announced}=2", timeout)
+	_, err := c.kubectl(ctx, "wait", "speakerstatus", "--all", "--for=jsonpath={.status.addresses.announced}=2",
+		timeout)
 	must(t, err)
 	for _, what := range []string{"pods", "speakerstatuses", "addressclaims"} {
 		out, err := c.kubectl(ctx, "get", what, "-A", "-o", "wide")
@@ -46,8 +47,9 @@ func TestPodRBAC(t *testing.T) {
 	common := []string{"NoNewPrivs:\t1", "Seccomp:\t2"}
 	want := map[string][]string{
 		// CAP_NET_BIND_SERVICE, CAP_NET_ADMIN and CAP_NET_RAW are bits 10, 12 and 13.
-		"speaker":    append(common, "CapEff:\t0000000000003400", "CapBnd:\t0000000000003400"),
-		"controller": append(common, "CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "Uid:\t65532\t65532\t65532\t65532"),
+		"speaker": append(common, "CapEff:\t0000000000003400", "CapBnd:\t0000000000003400"),
+		"controller": append(common, "CapEff:\t0000000000000000", "CapBnd:\t0000000000000000",
+			"Uid:\t65532\t65532\t65532\t65532"),
 	}
 	for _, n := range nodes {
 		seen := map[string]bool{}
@@ -81,7 +83,8 @@ func TestPodRBAC(t *testing.T) {
 // pods returns the names of the pods with a label.
 func (r *loadTest) pods(namespace, label string, more ...string) []string {
 	r.Helper()
-	args := append([]string{"-n", namespace, "get", "pods", "-l", label, "-o", "jsonpath={.items[*].metadata.name}"}, more...)
+	args := append([]string{"-n", namespace, "get", "pods", "-l", label, "-o", "jsonpath={.items[*].metadata.name}"},
+		more...)
 	return strings.Fields(r.kubectl(args...))
 }
 
@@ -176,7 +179,8 @@ func TestDrainLosesNothing(t *testing.T) {
 		t.Logf("kubectl drain n1: done after %s", since(began))
 		must(t, r.Router.AwaitNextHops(ctx, limit, r.vips["local"], "n2"))
 		must(t, r.Router.AwaitNextHops(ctx, limit, r.vips["anywhere"], nodes...))
-		left := r.kubectl("get", "pods", "-A", "--field-selector=spec.nodeName=n1", "-o", "jsonpath={.items[*].metadata.labels.app\\.kubernetes\\.io/component}")
+		left := r.kubectl("get", "pods", "-A", "--field-selector=spec.nodeName=n1", "-o",
+			"jsonpath={.items[*].metadata.labels.app\\.kubernetes\\.io/component}")
 		if left != "speaker" {
 			t.Errorf("pods on n1 are %q: want only the speaker", left)
 		}
@@ -220,7 +224,8 @@ func TestLeaderDeletedNextAssigns(t *testing.T) {
 		leads, assigned := r.leader(), r.assigner(ctx, "late")
 		t.Logf("a Service that was created then had %s after %s, by %s; %s leads", vip, took, assigned, leads)
 		if leads == old || !strings.HasPrefix(assigned, leads+"_") {
-			t.Errorf("%s leads, and %s assigned the address: want the same one for both, and not %s", leads, assigned, old)
+			t.Errorf("%s leads, and %s assigned the address: want the same one for both, and not %s", leads, assigned,
+				old)
 		}
 		r.awaitGone("fanfare-system", []string{old})
 		r.kubectl("-n", "fanfare-system", "rollout", "status", "deployment/controller", timeout)
@@ -229,7 +234,8 @@ func TestLeaderDeletedNextAssigns(t *testing.T) {
 
 // holder returns the process that holds the controllers' Lease; empty if none does.
 func (r *loadTest) holder(ctx context.Context) (string, error) {
-	leases, err := r.Kubernetes.Admin().List(ctx, schema.GroupVersionKind{Group: "coordination.k8s.io", Version: "v1", Kind: "Lease"})
+	leases, err := r.Kubernetes.Admin().List(ctx,
+		schema.GroupVersionKind{Group: "coordination.k8s.io", Version: "v1", Kind: "Lease"})
 	if err != nil {
 		return "", err
 	}
@@ -268,9 +274,11 @@ func (r *loadTest) assigner(ctx context.Context, service string) (instance strin
 	r.Helper()
 	uid := r.kubectl("-n", "shop", "get", "service", service, "-o", "jsonpath={.metadata.uid}")
 	must(r.T, lab.Await(ctx, limit, "the Event of "+service+"'s address", func() error {
-		events, err := r.Kubernetes.Admin().List(ctx, schema.GroupVersionKind{Group: "events.k8s.io", Version: "v1", Kind: "Event"})
+		events, err := r.Kubernetes.Admin().List(ctx,
+			schema.GroupVersionKind{Group: "events.k8s.io", Version: "v1", Kind: "Event"})
 		for _, e := range events {
-			about, _, _ := unstructured.NestedString(e.Object, "regarding", "uid") // not an earlier Service of that name
+			// not an earlier Service of that name
+			about, _, _ := unstructured.NestedString(e.Object, "regarding", "uid")
 			if about == uid && e.Object["reason"] == "Assigned" {
 				instance, _, err = unstructured.NestedString(e.Object, "reportingInstance")
 				return err
@@ -333,7 +341,8 @@ func TestNodePowerFailure(t *testing.T) {
 // awaitEndpoints waits until the EndpointSlices have that many ready pods of the workload.
 func (r *loadTest) awaitEndpoints(ctx context.Context, n int) error {
 	return lab.Await(ctx, limit, "ready endpoints", func() error {
-		out, err := r.cluster.kubectl(ctx, "-n", "shop", "get", "endpointslices", "-o", "jsonpath={.items[*].endpoints[*].conditions.ready}")
+		out, err := r.cluster.kubectl(ctx, "-n", "shop", "get", "endpointslices", "-o",
+			"jsonpath={.items[*].endpoints[*].conditions.ready}")
 		if err == nil && strings.Count(out, "true") != n*len(services) {
 			err = fmt.Errorf("ready conditions of %v: %s", services, out)
 		}

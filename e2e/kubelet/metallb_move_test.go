@@ -11,9 +11,10 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/fanfare-lb/fanfare/e2e/kube"
 	"github.com/fanfare-lb/fanfare/e2e/lab"
-	"golang.org/x/sys/unix"
 )
 
 // A move is one from MetalLB to Fanfare, or back, under load.
@@ -62,7 +63,8 @@ func (m *move) load(name, program string) error {
 	if err != nil {
 		return err
 	}
-	archive, err := imageOf([]string{"quay.io/metallb/" + name + ":v0.16.1"}, []string{"/" + name}, file{"/" + name, 0o755, text})
+	archive, err := imageOf([]string{"quay.io/metallb/" + name + ":v0.16.1"}, []string{"/" + name},
+		file{"/" + name, 0o755, text})
 	if err != nil {
 		return err
 	}
@@ -82,7 +84,9 @@ func (m *move) restore() {
 		"kubectl delete --ignore-not-found -f " + m.manifest,
 		"kubectl label nodes --all example.com/announcer-",
 		"kubectl -n shop delete --ignore-not-found service routed linked late",
-		"if kubectl get crd addresspools.fanfare.io; then kubectl delete addresspools.fanfare.io,bgppeers.fanfare.io,bgpadvertisements.fanfare.io,l2advertisements.fanfare.io --all; fi",
+		"if kubectl get crd addresspools.fanfare.io; then kubectl delete " +
+			"addresspools.fanfare.io,bgppeers.fanfare.io,bgpadvertisements.fanfare.io,l2advertisements.fanfare.io " +
+			"--all; fi",
 	} {
 		_, err := m.try(context.Background(), commands)
 		errs = append(errs, err)
@@ -96,7 +100,8 @@ func (m *move) restore() {
 func (m *move) awaitPool(name string) {
 	m.Helper()
 	must(m.T, lab.Await(m.Context(), limit, "MetalLB to serve "+name, func() error {
-		if m.run("kubectl -n shop get service "+name+` -o 'jsonpath={.metadata.annotations.metallb\.io/ip-allocated-from-pool}'`) == "" {
+		if m.run("kubectl -n shop get service "+name+
+			` -o 'jsonpath={.metadata.annotations.metallb\.io/ip-allocated-from-pool}'`) == "" {
 			return errors.New("no pool")
 		}
 		return nil
@@ -196,12 +201,14 @@ func (m *move) awaitAnnouncer(who string, began time.Time) {
 	}
 	must(m.T, lab.Await(m.Context(), limit, who+" to announce", func() error {
 		n := 0
-		for _, announced := range strings.Fields(m.run("kubectl get speakerstatus -o 'jsonpath={.items[*].status.addresses.announced}'")) {
+		for _, announced := range strings.Fields(
+			m.run("kubectl get speakerstatus -o 'jsonpath={.items[*].status.addresses.announced}'")) {
 			var node int
 			fmt.Sscan(announced, &node)
 			n += node
 		}
-		speakers := len(strings.Fields(m.run("kubectl -n metallb-system get pods -l component=speaker --field-selector status.phase=Running -o name")))
+		speakers := len(strings.Fields(m.run(
+			"kubectl -n metallb-system get pods -l component=speaker --field-selector status.phase=Running -o name")))
 		if n != want || (speakers > 0) != (want == 0) {
 			return fmt.Errorf("Fanfare has %d announcements, want %d, and MetalLB %d speakers", n, want, speakers)
 		}
@@ -242,6 +249,7 @@ func (m *move) expectMoved(moves *lab.Moves, name string) {
 		}
 	}
 	if rest := len(r.Lost) - unresolved - r.Interrupted(at); rest > 0 {
-		m.Errorf("%s: %d requests were lost that no move explains; it moved at %v\n%s", name, rest, at, r.Losses(r.Began))
+		m.Errorf("%s: %d requests were lost that no move explains; it moved at %v\n%s", name, rest, at,
+			r.Losses(r.Began))
 	}
 }

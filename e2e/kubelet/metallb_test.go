@@ -140,7 +140,8 @@ func (m *move) startFanfare() {
 	m.Helper()
 	m.step(movePage, started, 0, "")
 	must(m.T, lab.Await(m.Context(), limit, "claims", func() error {
-		claims := m.run("kubectl get addressclaims -o 'jsonpath={range .items[*]}{.spec.address}={.spec.services}{\"\\n\"}{end}'")
+		claims := m.run("kubectl get addressclaims -o 'jsonpath={range " +
+			".items[*]}{.spec.address}={.spec.services}{\"\\n\"}{end}'")
 		for name, vip := range m.vips {
 			if !strings.Contains("\n"+claims, fmt.Sprintf("\n%s=shop/%s\n", vip, name)) {
 				return fmt.Errorf("no claim of %s for %s:\n%s", vip, name, claims)
@@ -151,7 +152,8 @@ func (m *move) startFanfare() {
 	m.expectAddresses()
 	must(m.T, lab.Await(m.Context(), limit, "all addresses to be forwarded", func() error {
 		want := fmt.Sprintf("%[1]d 0;%[1]d 0;", len(m.vips))
-		if got := m.run("kubectl get speakerstatus -o 'jsonpath={range .items[*]}{.status.addresses.forwarded} {.status.addresses.announced};{end}'"); got != want {
+		if got := m.run("kubectl get speakerstatus -o 'jsonpath={range .items[*]}{.status.addresses.forwarded} " +
+			"{.status.addresses.announced};{end}'"); got != want {
 			return fmt.Errorf("forwarded and announced are %q, want %q", got, want)
 		}
 		return nil
@@ -242,7 +244,9 @@ func (m *move) finish() {
 	}
 	webhook("Ignore")
 	must(m.T, lab.Await(m.Context(), limit, "a BFDProfile", func() error {
-		return m.c.Kubernetes.Admin().Apply(m.Context(), "{apiVersion: metallb.io/v1beta1, kind: BFDProfile, metadata: {name: fast, namespace: metallb-system}, spec: {receiveInterval: 300}}")
+		return m.c.Kubernetes.Admin().Apply(m.Context(),
+			"{apiVersion: metallb.io/v1beta1, kind: BFDProfile, metadata: {name: fast, namespace: metallb-system}, "+
+				"spec: {receiveInterval: 300}}")
 	}))
 	webhook("Fail")
 	began := time.Now()

@@ -63,7 +63,8 @@ func expectOnlyRoute(t *testing.T, l *Lab, prefix netip.Prefix) {
 	for _, n := range NodeNames {
 		text, err := l.Speaker(n).command(t.Context(), "routes", "tor1", "--run-dir", l.Speaker(n).RunDir)
 		hop := NodeAddr(n, prefix.Addr()).String()
-		if words := strings.Fields(text); err != nil || !slices.Contains(words, prefix.String()) || !slices.Contains(words, hop) || strings.Count(text, "tor1") != 1 {
+		if words := strings.Fields(text); err != nil || !slices.Contains(words, prefix.String()) ||
+			!slices.Contains(words, hop) || strings.Count(text, "tor1") != 1 {
 			t.Errorf("%s, %v: want %s via %s, and no other route, in\n%s", n, err, prefix, hop, text)
 		}
 	}
@@ -74,7 +75,9 @@ func expectRefused(t *testing.T, l *Lab, addrs ...string) {
 	t.Helper()
 	for _, a := range addrs {
 		to := port(netip.MustParseAddr(a), 80)
-		for name, ask := range map[string]func(context.Context, netip.AddrPort, netip.AddrPort) (Answer, error){"TCP": l.Client.Get, "UDP": l.Client.AskUDP} {
+		for name, ask := range map[string]func(context.Context, netip.AddrPort, netip.AddrPort) (Answer, error){
+			"TCP": l.Client.Get, "UDP": l.Client.AskUDP,
+		} {
 			// A packet in a routing loop would get an answer too, but another one: from the router
 			// where its TTL expires.
 			if _, err := ask(t.Context(), netip.AddrPort{}, to); !errors.Is(err, syscall.ECONNREFUSED) {
@@ -87,13 +90,17 @@ func expectRefused(t *testing.T, l *Lab, addrs ...string) {
 // An aggregate of IPv6 addresses, while the same Service's IPv4 address has a host route.
 func TestBGPAggregateIPv6(t *testing.T) {
 	l, ctx := laboratory(t), t.Context()
-	both := Service{Name: "sixes", Families: []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}, Endpoints: At("p11", "p31")}
+	both := Service{
+		Name: "sixes", Families: []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol},
+		Endpoints: At("p11", "p31"),
+	}
 	vip := serve(t, l, both, NodeNames...)
 	vip6, err := l.AwaitAddress(ctx, "shop/sixes", true)
 	await(t, err)
 	await(t, l.Router.AwaitNextHops(ctx, Settle, vip6, NodeNames...))
 	prefix := netip.MustParsePrefix("2001:db8:1::/112")
-	await(t, l.Cluster.PutText("advertisement", strings.Replace(advertisement, "aggregationLength: 23", "aggregationLengthV6: 112", 1)))
+	await(t, l.Cluster.PutText("advertisement",
+		strings.Replace(advertisement, "aggregationLength: 23", "aggregationLengthV6: 112", 1)))
 	t.Cleanup(func() {
 		ctx := context.WithoutCancel(ctx)
 		await(t, l.Cluster.Delete("advertisement"))

@@ -54,7 +54,8 @@ func TestBGPFrozenSpeakerLosesRoutes(t *testing.T) {
 	t.Cleanup(func() { await(t, l.AwaitSessions(context.WithoutCancel(ctx), "n1")) })
 	t.Cleanup(func() { l.Speaker("n1").Resume() })
 	await(t, l.Router.AwaitNextHops(ctx, Settle, vip, "n2", "n3"))
-	t.Logf("frozen speaker: n1 was no longer a next hop after %s (hold time 3 s)", time.Since(began).Round(time.Millisecond))
+	t.Logf("frozen speaker: n1 was no longer a next hop after %s (hold time 3 s)",
+		time.Since(began).Round(time.Millisecond))
 	resumed := time.Now()
 	await(t, l.Speaker("n1").Resume())
 	await(t, l.Router.AwaitNextHops(ctx, Settle, vip, NodeNames...))
@@ -76,7 +77,8 @@ func restartRouter(t *testing.T, l *Lab) {
 	await(t, l.Router.Start(ctx))
 	await(t, l.AwaitSessions(ctx, NodeNames...))
 	await(t, l.Router.AwaitNextHops(ctx, Settle, vip, "n1", "n3"))
-	t.Logf("%s restarted: the routes were back after %s", l.Router.software, time.Since(restarted).Round(time.Millisecond))
+	t.Logf("%s restarted: the routes were back after %s", l.Router.software,
+		time.Since(restarted).Round(time.Millisecond))
 	if _, err := l.Client.Get(ctx, netip.AddrPort{}, port(vip, 80)); err != nil {
 		t.Error(err)
 	}

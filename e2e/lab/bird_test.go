@@ -12,7 +12,8 @@ func TestBGPFirstAnswerWithBIRD(t *testing.T) { runStep(t, laboratory(t), otherR
 // implementation.
 func TestBGPWithBIRD(t *testing.T) {
 	l := laboratoryWithBIRD(t)
-	steps := []string{"FirstService", "NextHops", "Cluster", "IPv6", "OrderlyMove", "AbruptMove", "Kill", "Upgrade", "Withdrawal", "Order"}
+	steps := []string{"FirstService", "NextHops", "Cluster", "IPv6", "OrderlyMove", "AbruptMove", "Kill", "Upgrade",
+		"Withdrawal", "Order"}
 	for _, step := range Steps() {
 		if slices.Contains(steps, step.Name) {
 			t.Run(step.Name, func(t *testing.T) { runStep(t, l, step) })

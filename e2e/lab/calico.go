@@ -48,7 +48,8 @@ template bgp peers {
 // AwaitSession waits until one of BIRD's protocols is established.
 func (c *CalicoBIRD) AwaitSession(ctx context.Context, protocol string) error {
 	return Await(ctx, Settle, protocol+" of BIRD on "+c.node, func() error {
-		out, err := exec.CommandContext(ctx, "/usr/sbin/birdc", "-s", c.socket, "show protocols", protocol).CombinedOutput()
+		out, err := exec.CommandContext(ctx, "/usr/sbin/birdc", "-s", c.socket, "show protocols",
+			protocol).CombinedOutput()
 		if err == nil && !strings.Contains(string(out), "Established") {
 			err = errors.New(string(out))
 		}
@@ -70,7 +71,8 @@ template bgp mesh from peers {
 `)
 	for _, n := range NodeNames {
 		if n != node {
-			fmt.Fprintf(&b, "protocol bgp %s from mesh { source address %s; neighbor %s as %d; }\n", n, NodeAddr(node, ClientAddr), NodeAddr(n, ClientAddr), CalicoAS)
+			fmt.Fprintf(&b, "protocol bgp %s from mesh { source address %s; neighbor %s as %d; }\n", n,
+				NodeAddr(node, ClientAddr), NodeAddr(n, ClientAddr), CalicoAS)
 		}
 	}
 	return b.String()

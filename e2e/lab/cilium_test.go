@@ -13,9 +13,10 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
-	"github.com/fanfare-lb/fanfare/internal/testing/nstest"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/testing/nstest"
 )
 
 // A cilium is a node's devices, routes and programs as Cilium makes them: testdata/cilium.bpf.c with
@@ -75,8 +76,8 @@ func startCilium(t *testing.T, l *Lab, mode ciliumMode) map[string]*cilium {
 func ciliumSpec(t *testing.T) *ebpf.CollectionSpec {
 	t.Helper()
 	object := filepath.Join(t.TempDir(), "cilium.o")
-	out, err := exec.CommandContext(t.Context(), "clang-14", "-target", "bpf", "-O2", "-g", "-mcpu=v3", "-Wall", "-Wextra", "-Werror",
-		"-c", "testdata/cilium.bpf.c", "-o", object).CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), "clang-14", "-target", "bpf", "-O2", "-g", "-mcpu=v3", "-Wall",
+		"-Wextra", "-Werror", "-c", "testdata/cilium.bpf.c", "-o", object).CombinedOutput()
 	if errors.Is(err, exec.ErrNotFound) {
 		nstest.Missing(t, err.Error())
 	}
@@ -137,7 +138,8 @@ func (c *cilium) wireTunnel() {
 	)
 	for _, other := range NodeNames {
 		if other != c.node {
-			c.run(ip("route", "replace", "10.244."+other[1:]+".0/24", "via", host, "dev", "cilium_host", "src", host, "mtu", "1450"))
+			c.run(ip("route", "replace", "10.244."+other[1:]+".0/24", "via", host, "dev", "cilium_host", "src", host,
+				"mtu", "1450"))
 		}
 	}
 }
@@ -165,7 +167,8 @@ func (c *cilium) load(spec *ebpf.CollectionSpec, mode ciliumMode) {
 func (c *cilium) pinMaps() {
 	dir := filepath.Join(c.dir, "tc/globals")
 	await(c.t, os.MkdirAll(dir, 0o755))
-	for _, name := range []string{"cilium_lxc", "cilium_tunnel_map", "cilium_lb4_services_v2", "cilium_lb4_reverse_nat"} {
+	for _, name := range []string{"cilium_lxc", "cilium_tunnel_map", "cilium_lb4_services_v2",
+		"cilium_lb4_reverse_nat"} {
 		await(c.t, c.programs.Maps[name].Pin(filepath.Join(dir, name)))
 	}
 }
@@ -217,7 +220,8 @@ func (c *cilium) attach(program, iface string, parent uint32, place string) {
 			return err
 		}
 		if c.tcx {
-			return attachTCX(c.programs.Programs[program], l, parent, filepath.Join(c.dir, "cilium", place, "links", program))
+			return attachTCX(c.programs.Programs[program], l, parent,
+				filepath.Join(c.dir, "cilium", place, "links", program))
 		}
 		return attachTC(c.programs.Programs[program], l, parent, program+"-"+iface)
 	}))
@@ -228,7 +232,9 @@ func attachTCX(program *ebpf.Program, l netlink.Link, parent uint32, pin string)
 	if parent == netlink.HANDLE_MIN_EGRESS {
 		at = ebpf.AttachTCXEgress
 	}
-	attached, err := link.AttachTCX(link.TCXOptions{Interface: l.Attrs().Index, Program: program, Attach: at, Anchor: link.Tail()})
+	attached, err := link.AttachTCX(link.TCXOptions{
+		Interface: l.Attrs().Index, Program: program, Attach: at, Anchor: link.Tail(),
+	})
 	if err != nil {
 		return fmt.Errorf("tcx %s: %w", pin, err)
 	}
@@ -236,12 +242,18 @@ func attachTCX(program *ebpf.Program, l netlink.Link, parent uint32, pin string)
 }
 
 func attachTC(program *ebpf.Program, l netlink.Link, parent uint32, name string) error {
-	at := netlink.QdiscAttrs{LinkIndex: l.Attrs().Index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}
-	filter := netlink.FilterAttrs{LinkIndex: l.Attrs().Index, Parent: parent, Handle: 1, Protocol: unix.ETH_P_ALL, Priority: 1}
+	at := netlink.QdiscAttrs{
+		LinkIndex: l.Attrs().Index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT,
+	}
+	filter := netlink.FilterAttrs{
+		LinkIndex: l.Attrs().Index, Parent: parent, Handle: 1, Protocol: unix.ETH_P_ALL, Priority: 1,
+	}
 	if err := netlink.QdiscReplace(&netlink.GenericQdisc{QdiscAttrs: at, QdiscType: "clsact"}); err != nil {
 		return fmt.Errorf("clsact of %s: %w", l.Attrs().Name, err)
 	}
-	return netlink.FilterReplace(&netlink.BpfFilter{FilterAttrs: filter, Fd: program.FD(), Name: name, DirectAction: true})
+	return netlink.FilterReplace(&netlink.BpfFilter{
+		FilterAttrs: filter, Fd: program.FD(), Name: name, DirectAction: true,
+	})
 }
 
 // nodePortProgram is one of the programs that Cilium has only when it replaces kube-proxy.
@@ -267,7 +279,8 @@ func (c *cilium) replaceKubeProxy(vip netip.Addr, pod string) (end func()) {
 		port, target uint16
 		protocol     uint8
 	}{{80, WebPort, unix.IPPROTO_TCP}, {7, EchoPort, unix.IPPROTO_TCP}, {7, EchoPort, unix.IPPROTO_UDP}} {
-		frontend, backend := newCiliumService(vip, p.port, p.protocol), newCiliumService(PodAddr(pod, "IPv4"), p.target, p.protocol)
+		frontend, backend := newCiliumService(vip, p.port, p.protocol),
+			newCiliumService(PodAddr(pod, "IPv4"), p.target, p.protocol)
 		await(c.t, c.programs.Maps["cilium_lb4_services_v2"].Put(frontend, backend))
 		await(c.t, c.programs.Maps["cilium_lb4_reverse_nat"].Put(backend, frontend))
 	}

@@ -57,7 +57,8 @@ func (c *Client) Exchange(ctx context.Context, from, to netip.AddrPort, up, down
 	}
 	defer conn.Close()
 	setDeadline(ctx, conn)
-	request := fmt.Sprintf("GET /?size=%d HTTP/1.1\r\nHost: %s\r\nContent-Length: %d\r\nConnection: close\r\n\r\n", down, to, up)
+	request := fmt.Sprintf("GET /?size=%d HTTP/1.1\r\nHost: %s\r\nContent-Length: %d\r\nConnection: close\r\n\r\n",
+		down, to, up)
 	if _, err := conn.Write(pad(request, len(request)+up)); err != nil {
 		return Answer{}, fmt.Errorf("send: %w", err)
 	}

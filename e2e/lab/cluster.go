@@ -241,10 +241,12 @@ func (s Service) slice(family corev1.IPFamily) *discoveryv1.EndpointSlice {
 func (e Endpoint) object(family corev1.IPFamily) discoveryv1.Endpoint {
 	terminating := e.State == Terminating
 	return discoveryv1.Endpoint{
-		Addresses:  []string{PodAddr(e.Pod, family).String()},
-		NodeName:   new(NodeOf(e.Pod)),
-		Conditions: discoveryv1.EndpointConditions{Ready: new(!terminating), Serving: new(true), Terminating: &terminating},
-		TargetRef:  &corev1.ObjectReference{Kind: "Pod", Namespace: "shop", Name: e.Pod},
+		Addresses: []string{PodAddr(e.Pod, family).String()},
+		NodeName:  new(NodeOf(e.Pod)),
+		Conditions: discoveryv1.EndpointConditions{
+			Ready: new(!terminating), Serving: new(true), Terminating: &terminating,
+		},
+		TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: "shop", Name: e.Pod},
 	}
 }
 

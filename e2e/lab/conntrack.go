@@ -30,7 +30,8 @@ func (l *Lab) ingressNodes(protocol uint8, to netip.AddrPort) (map[connection]st
 			if f.Forward.Protocol == protocol && f.Forward.DstPort == to.Port() {
 				pod, _ := netip.AddrFromSlice(f.Reverse.SrcIP)
 				source, _ := netip.AddrFromSlice(f.Reverse.DstIP)
-				by[connection{f.Forward.SrcPort, pod.Unmap(), netip.AddrPortFrom(source.Unmap(), f.Reverse.DstPort)}] = n
+				by[connection{f.Forward.SrcPort, pod.Unmap(),
+					netip.AddrPortFrom(source.Unmap(), f.Reverse.DstPort)}] = n
 			}
 		}
 	}

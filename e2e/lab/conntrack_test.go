@@ -16,7 +16,8 @@ import (
 func TestDeleteConntrackConcurrently(t *testing.T) {
 	for _, to := range []struct{ deleted, kept, from netip.Addr }{
 		{netip.MustParseAddr("192.0.2.8"), netip.MustParseAddr("192.0.2.80"), netip.MustParseAddr("203.0.113.8")},
-		{netip.MustParseAddr("2001:db8:2::8"), netip.MustParseAddr("2001:db8:2::80"), netip.MustParseAddr("2001:db8:113::8")},
+		{netip.MustParseAddr("2001:db8:2::8"), netip.MustParseAddr("2001:db8:2::80"),
+			netip.MustParseAddr("2001:db8:113::8")},
 	} {
 		t.Run(to.deleted.String(), func(t *testing.T) {
 			n := labWithoutSpeakers(t).Namespace("n1")
@@ -49,7 +50,10 @@ func (n *Namespace) addConntrack(from, to netip.Addr, number int) error {
 	}
 	defer h.Close()
 	for i := range number {
-		there := netlink.IPTuple{Protocol: unix.IPPROTO_TCP, SrcIP: net.IP(from.AsSlice()), SrcPort: uint16(i + 1), DstIP: net.IP(to.AsSlice()), DstPort: 80}
+		there := netlink.IPTuple{
+			Protocol: unix.IPPROTO_TCP, SrcIP: net.IP(from.AsSlice()), SrcPort: uint16(i + 1),
+			DstIP: net.IP(to.AsSlice()), DstPort: 80,
+		}
 		back := there
 		back.SrcIP, back.SrcPort, back.DstIP, back.DstPort = there.DstIP, there.DstPort, there.SrcIP, there.SrcPort
 		err := h.ConntrackCreate(netlink.ConntrackTable, inetFamily(to), &netlink.ConntrackFlow{

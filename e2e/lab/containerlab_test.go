@@ -60,7 +60,8 @@ func TestContainerlabAcceptsTopology(t *testing.T) {
 		folders[filepath.Dir(file)] = file
 		nodes, err := readAsContainerlab(t.Context(), file)
 		await(t, err)
-		if lines := strings.Count(nodes, "\n"); lines != 11 || !strings.Contains(nodes, `n1 kind=linux image=fanfare-lab cmd=["sh" "/usr/local/bin/await-route"`) {
+		if lines := strings.Count(nodes, "\n"); lines != 11 ||
+			!strings.Contains(nodes, `n1 kind=linux image=fanfare-lab cmd=["sh" "/usr/local/bin/await-route"`) {
 			t.Errorf("%s: containerlab reads %d nodes, want 11:\n%s", file, lines, nodes)
 		}
 	}
@@ -105,7 +106,8 @@ func TestContainerlabScript(t *testing.T) {
 	await(t, os.Mkdir(programs, 0o755))
 	await(t, os.WriteFile(filepath.Join(programs, "docker"), []byte(l.dockerScript()), 0o700))
 	calls := filepath.Join(tree, "calls")
-	await(t, os.WriteFile(filepath.Join(programs, "containerlab"), []byte("#!/bin/sh\necho \"$@\" >>"+calls+"\n"), 0o700))
+	await(t, os.WriteFile(filepath.Join(programs, "containerlab"), []byte("#!/bin/sh\necho \"$@\" >>"+calls+"\n"),
+		0o700))
 
 	cmd := exec.CommandContext(ctx, "bash", filepath.Join(tree, "hack/containerlab.sh"))
 	cmd.Env = append(os.Environ(), "PATH="+programs+":"+os.Getenv("PATH"))
@@ -119,7 +121,8 @@ func TestContainerlabScript(t *testing.T) {
 	}
 	ran, err := os.ReadFile(calls)
 	await(t, err)
-	if want := "deploy --topo fanfare.clab.yml --reconfigure\ndestroy --topo fanfare.clab.yml --cleanup\n"; string(ran) != want {
+	if want := "deploy --topo fanfare.clab.yml --reconfigure\ndestroy --topo fanfare.clab.yml --cleanup\n"; string(
+		ran) != want {
 		t.Errorf("containerlab %q: want %q", ran, want)
 	}
 	if _, err := os.Stat(l.path("cluster", "web.yaml")); !os.IsNotExist(err) {

@@ -68,7 +68,8 @@ func (c *coreDNS) start(t *testing.T, pods ...string) {
 		await(t, Await(t.Context(), Settle, "CoreDNS in "+pod, func() error {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
-			_, err := c.l.clientIn(pod).askDNS(ctx, "udp", netip.AddrPort{}, netip.MustParseAddrPort("127.0.0.1:53"), smallName)
+			_, err := c.l.clientIn(pod).askDNS(ctx, "udp", netip.AddrPort{}, netip.MustParseAddrPort("127.0.0.1:53"),
+				smallName)
 			return err
 		}))
 	}
@@ -127,13 +128,15 @@ func (c *Client) askDNS(ctx context.Context, network string, from, to netip.Addr
 		return Answer{}, fmt.Errorf("%s: %w", network, err)
 	}
 	if size := reply.Len(); name == largeName && (reply.Truncated || size < largeSize) {
-		return Answer{}, fmt.Errorf("%s: answer of %d bytes, truncated %v: want %d", network, size, reply.Truncated, largeSize)
+		return Answer{}, fmt.Errorf("%s: answer of %d bytes, truncated %v: want %d", network, size, reply.Truncated,
+			largeSize)
 	}
 	return parseDNS(reply, from)
 }
 
 // exchangeDNS sends a query from a socket of its own.
-func (c *Client) exchangeDNS(ctx context.Context, network string, from, to netip.AddrPort, query *dns.Msg) (*dns.Msg, netip.AddrPort, error) {
+func (c *Client) exchangeDNS(ctx context.Context, network string, from, to netip.AddrPort,
+	query *dns.Msg) (*dns.Msg, netip.AddrPort, error) {
 	conn, err := c.Dial(ctx, network, from, to)
 	if err != nil {
 		return nil, from, fmt.Errorf("connect: %w", err)

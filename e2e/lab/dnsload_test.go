@@ -65,12 +65,14 @@ func (c *dnsClient) startLoad(ctx context.Context, to ...netip.AddrPort) (all dn
 				if port%dnsLarge == 0 {
 					name = largeName
 				}
-				return by.askDNS(ctx, network, netip.AddrPortFrom(c.addrs[port/dnsLarge%len(c.addrs)], uint16(port)), to, name)
+				return by.askDNS(ctx, network, netip.AddrPortFrom(c.addrs[port/dnsLarge%len(c.addrs)], uint16(port)),
+					to, name)
 			}})
 	}
 	for i, to := range to {
 		first := firstPort + i*ports
-		all.udp = append(all.udp, start(c.udp[i], to, dnsUDPRate, func(port int) (string, int) { return "udp", first + (port-firstPort)%ports }))
+		all.udp = append(all.udp, start(c.udp[i], to, dnsUDPRate,
+			func(port int) (string, int) { return "udp", first + (port-firstPort)%ports }))
 		all.tcp = append(all.tcp, start(c.tcp, to, dnsTCPRate, func(port int) (string, int) { return "tcp", port }))
 	}
 	return all
@@ -157,17 +159,20 @@ func (l dnsLoad) stopKilled(t *testing.T, killed, withdrawn time.Time) {
 		}
 	}
 	for _, r := range slices.Concat(udp, tcp) {
-		t.Logf("killed at %+.3f s, withdrawn at %+.3f s: %s", killed.Sub(r.Began).Seconds(), withdrawn.Sub(r.Began).Seconds(), r)
+		t.Logf("killed at %+.3f s, withdrawn at %+.3f s: %s", killed.Sub(r.Began).Seconds(),
+			withdrawn.Sub(r.Began).Seconds(), r)
 		var rest []Loss
 		for _, loss := range r.Lost {
 			refused := errors.Is(loss.Err, syscall.ECONNREFUSED) || errors.Is(loss.Err, syscall.ECONNRESET)
-			read := (errors.Is(loss.Err, os.ErrDeadlineExceeded) || errors.Is(loss.Err, io.EOF)) && loss.Begin.Before(killed)
+			read := (errors.Is(loss.Err, os.ErrDeadlineExceeded) || errors.Is(loss.Err, io.EOF)) &&
+				loss.Begin.Before(killed)
 			if !refused && !read || loss.Begin.After(withdrawn) {
 				rest = append(rest, loss)
 			}
 		}
 		if len(rest) > 0 {
-			t.Errorf("%d queries without an answer that the killed pod does not explain\n%s", len(rest), Report{Lost: rest}.Losses(r.Began))
+			t.Errorf("%d queries without an answer that the killed pod does not explain\n%s", len(rest),
+				Report{Lost: rest}.Losses(r.Began))
 		}
 	}
 }

@@ -14,7 +14,8 @@ func TestProxyEarlyPacketsAfterAnotherChange(t *testing.T) {
 	vip, from := netip.MustParseAddr("192.0.2.70"), netip.AddrPortFrom(ClientAddr, 3000)
 	await(t, l.Speaker("n3").Terminate())
 	run(t, l, "n3", l.Binary, "cleanup", "--run-dir", l.Speaker("n3").RunDir)
-	for _, rule := range []string{"add table inet other", "add chain inet other forward { type filter hook forward priority 0; }",
+	for _, rule := range []string{"add table inet other",
+		"add chain inet other forward { type filter hook forward priority 0; }",
 		"add rule inet other forward ct state new counter accept"} {
 		run(t, l, "n3", "nft", rule)
 	}

@@ -185,7 +185,8 @@ func undoIPTables(input string) string {
 // createIPSets creates the sets that the rules of iptables refer to, in the thread's namespace.
 func createIPSets() error {
 	members := map[string][]string{
-		"cali40all-ipam-pools": {calicoPool.String()}, "cali40masq-ipam-pools": {calicoPool.String()}, "cali40all-vxlan-net": {},
+		"cali40all-ipam-pools": {calicoPool.String()}, "cali40masq-ipam-pools": {calicoPool.String()},
+		"cali40all-vxlan-net": {},
 	}
 	for _, a := range nodeAddrs() {
 		members["cali40all-vxlan-net"] = append(members["cali40all-vxlan-net"], a+"/32")

@@ -20,7 +20,8 @@ func TestFillAndEmptyConntrack(t *testing.T) {
 	await(t, err)
 	t.Cleanup(func() {
 		n.Close()
-		if out, err := exec.CommandContext(context.WithoutCancel(t.Context()), "ip", "netns", "delete", n.Name).CombinedOutput(); err != nil {
+		if out, err := exec.CommandContext(context.WithoutCancel(t.Context()), "ip", "netns", "delete",
+			n.Name).CombinedOutput(); err != nil {
 			t.Errorf("ip netns delete: %v: %s", err, out)
 		}
 	})
@@ -46,9 +47,14 @@ func addEntry(t *testing.T, n *Namespace, dst netip.Addr) {
 	await(t, err)
 	defer h.Close()
 	from := netip.MustParseAddr("10.0.0.1").AsSlice()
-	await(t, h.ConntrackCreate(netlink.ConntrackTable, unix.AF_INET, &netlink.ConntrackFlow{FamilyType: unix.AF_INET, TimeOut: 600,
-		Forward: netlink.IPTuple{Protocol: unix.IPPROTO_UDP, SrcIP: from, DstIP: dst.AsSlice(), SrcPort: 1, DstPort: 2},
-		Reverse: netlink.IPTuple{Protocol: unix.IPPROTO_UDP, SrcIP: dst.AsSlice(), DstIP: from, SrcPort: 2, DstPort: 1}}))
+	await(t, h.ConntrackCreate(netlink.ConntrackTable, unix.AF_INET,
+		&netlink.ConntrackFlow{FamilyType: unix.AF_INET, TimeOut: 600,
+			Forward: netlink.IPTuple{
+				Protocol: unix.IPPROTO_UDP, SrcIP: from, DstIP: dst.AsSlice(), SrcPort: 1, DstPort: 2,
+			},
+			Reverse: netlink.IPTuple{
+				Protocol: unix.IPPROTO_UDP, SrcIP: dst.AsSlice(), DstIP: from, SrcPort: 2, DstPort: 1,
+			}}))
 }
 
 func sysctl(t *testing.T, n *Namespace, name string) string {

@@ -86,7 +86,8 @@ func openNeighbours(stamp func(int) error) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	return fd, errors.Join(stamp(fd), unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1 << (unix.RTNLGRP_NEIGH - 1)}))
+	return fd, errors.Join(stamp(fd), unix.Bind(fd,
+		&unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1 << (unix.RTNLGRP_NEIGH - 1)}))
 }
 
 func (m *Moves) record(at time.Time, text []byte) error {
@@ -147,7 +148,8 @@ func (m *Moves) Await(ctx context.Context, a netip.Addr, after time.Time) (at ti
 func (m *Moves) Close() { m.listener.Close() }
 
 func neighbourState(state int) string {
-	for name, bit := range map[string]int{"REACHABLE": unix.NUD_REACHABLE, "STALE": unix.NUD_STALE, "DELAY": unix.NUD_DELAY,
+	for name, bit := range map[string]int{"REACHABLE": unix.NUD_REACHABLE, "STALE": unix.NUD_STALE,
+		"DELAY": unix.NUD_DELAY,
 		"PROBE": unix.NUD_PROBE, "FAILED": unix.NUD_FAILED, "INCOMPLETE": unix.NUD_INCOMPLETE} {
 		if state&bit != 0 {
 			return name
@@ -252,7 +254,8 @@ func (l *Lab) setPort(ctx context.Context, node, state string) error {
 // ProbeNeighbour makes the host's kernel probe a neighbour by unicast, and waits until the
 // entry is REACHABLE.
 func (l *Lab) ProbeNeighbour(ctx context.Context, vip netip.Addr) error {
-	if _, err := l.namespaces["host"].Run(ctx, "ip", "neigh", "change", vip.String(), "dev", "eth1", "nud", "probe"); err != nil {
+	if _, err := l.namespaces["host"].Run(ctx, "ip", "neigh", "change", vip.String(), "dev", "eth1", "nud",
+		"probe"); err != nil {
 		return err
 	}
 	return Await(ctx, Settle, fmt.Sprintf("%s to be reachable", vip), func() error {
@@ -315,7 +318,8 @@ func (l *Lab) Reboot(ctx context.Context, node string) error {
 	if _, err := l.namespaces[node].Run(ctx, l.Binary, "cleanup", "--run-dir", s.RunDir); err != nil {
 		return err
 	}
-	if err := errors.Join(os.RemoveAll(s.RunDir), l.namespaces[node].flushConntrack(), l.Reconnect(ctx, node)); err != nil {
+	if err := errors.Join(os.RemoveAll(s.RunDir), l.namespaces[node].flushConntrack(),
+		l.Reconnect(ctx, node)); err != nil {
 		return err
 	}
 	return l.StartL2Speakers(ctx, node)

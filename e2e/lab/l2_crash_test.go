@@ -38,7 +38,8 @@ func TestL2CrashKeepsConnections(t *testing.T) {
 	for _, policy := range policies {
 		for _, c := range crashes {
 			t.Run(policy.name+" "+c.name, func(t *testing.T) {
-				vips := serveL2(t, l, pinnedTo(Service{Name: "web", Policy: policy.policy, Families: bothFamilies, Endpoints: At("p11", "p21", "p31")}, "n1"))
+				vips := serveL2(t, l, pinnedTo(Service{Name: "web", Policy: policy.policy, Families: bothFamilies,
+					Endpoints: At("p11", "p21", "p31")}, "n1"))
 				awaitOwners(t, l, vips, "n1")
 				k := keepConnections(t, l, vips)
 				expectNoLossL2(t, l, vips, func() {
@@ -59,7 +60,8 @@ func TestL2CrashKeepsConnections(t *testing.T) {
 	for family, policy := range policies { // Cluster with IPv4, Local with IPv6
 		for _, c := range crashes {
 			t.Run("third owner, "+policy.name+" "+c.name, func(t *testing.T) {
-				all := serveL2(t, l, pinnedTo(Service{Name: "web", Policy: policy.policy, Families: bothFamilies, Endpoints: At("p11", "p21", "p31")}, "n1"))
+				all := serveL2(t, l, pinnedTo(Service{Name: "web", Policy: policy.policy, Families: bothFamilies,
+					Endpoints: At("p11", "p21", "p31")}, "n1"))
 				vips := all[family : family+1]
 				awaitOwners(t, l, vips, "n1")
 				k := keepConnections(t, l, vips)
@@ -69,7 +71,8 @@ func TestL2CrashKeepsConnections(t *testing.T) {
 				k.open(30)
 				k.check("the second owner")
 				await(t, c.begin(l.Speaker(second)))
-				third := k.awaitOwner(slices.DeleteFunc([]string{"n2", "n3"}, func(n string) bool { return n == second })...)
+				third := k.awaitOwner(slices.DeleteFunc([]string{"n2", "n3"},
+					func(n string) bool { return n == second })...)
 				k.open(30)
 				k.check("the third owner, " + third)
 				await(t, errors.Join(c.end(l.Speaker("n1")), c.end(l.Speaker(second))))
@@ -124,7 +127,9 @@ func (k *keeper) check(when string) {
 		for _, flow := range f.All {
 			if err := flow.Err(); err != nil {
 				if lost++; lost == 1 {
-					k.t.Errorf("%s: a connection to %s, %s ended after %d lines, %s after the first: %v", when, k.vips[i%len(k.vips)], flow.Pod, flow.Exchanged(), flow.Ended().Sub(k.began).Round(time.Millisecond), err)
+					k.t.Errorf("%s: a connection to %s, %s ended after %d lines, %s after the first: %v", when,
+						k.vips[i%len(k.vips)], flow.Pod, flow.Exchanged(),
+						flow.Ended().Sub(k.began).Round(time.Millisecond), err)
 				}
 			}
 		}

@@ -38,13 +38,14 @@ func serveL2(t *testing.T, l *Lab, services ...Service) (vips []netip.Addr) {
 	t.Cleanup(func() {
 		await(t, l.Cluster.Delete(svc.Name))
 		for _, vip := range vips {
-			await(t, Await(context.WithoutCancel(t.Context()), Settle, "no node to announce "+vip.String(), func() error {
-				owners, err := l.Owners(context.WithoutCancel(t.Context()), vip)
-				if err == nil && len(owners) > 0 {
-					err = errOwned(owners)
-				}
-				return err
-			}))
+			await(t, Await(context.WithoutCancel(t.Context()), Settle, "no node to announce "+vip.String(),
+				func() error {
+					owners, err := l.Owners(context.WithoutCancel(t.Context()), vip)
+					if err == nil && len(owners) > 0 {
+						err = errOwned(owners)
+					}
+					return err
+				}))
 		}
 	})
 	for _, f := range svc.families() {
@@ -120,7 +121,8 @@ func expectNoLossL2(t *testing.T, l *Lab, vips []netip.Addr, do func()) {
 		}
 		for _, flow := range open[i].All {
 			if err := flow.Err(); err != nil {
-				t.Errorf("%s: moved at %v: a connection to %s ended after %d lines: %v", vips[i], changes, flow.Pod, flow.Exchanged(), err)
+				t.Errorf("%s: moved at %v: a connection to %s ended after %d lines: %v", vips[i], changes, flow.Pod,
+					flow.Exchanged(), err)
 			}
 		}
 	}
@@ -275,7 +277,8 @@ func TestL2(t *testing.T) {
 			for _, lost := range r.Lost {
 				// A connection that began before that may have gone to the dead node.
 				if lost.Begin.After(takenOver) {
-					t.Errorf("%s: a request was lost %s after another node had taken over: %v", vips[i], lost.Begin.Sub(takenOver), lost.Err)
+					t.Errorf("%s: a request was lost %s after another node had taken over: %v", vips[i],
+						lost.Begin.Sub(takenOver), lost.Err)
 				}
 			}
 		}
@@ -303,7 +306,8 @@ func TestL2(t *testing.T) {
 
 	t.Run("shared", func(t *testing.T) {
 		share := func(name string, number uint16) Service {
-			s := pinnedTo(Service{Name: name, Endpoints: At("p11"), Port: number, Ask: []netip.Addr{netip.MustParseAddr("198.51.100.249")}}, "n3")
+			s := pinnedTo(Service{Name: name, Endpoints: At("p11"), Port: number,
+				Ask: []netip.Addr{netip.MustParseAddr("198.51.100.249")}}, "n3")
 			s.Annotations["fanfare.io/allow-shared-ip"] = "both"
 			return s
 		}
@@ -346,7 +350,10 @@ func awaitTakeover(t *testing.T, l *Lab, vips []netip.Addr, nodes ...string) err
 			if err != nil {
 				return err
 			}
-			if !slices.ContainsFunc(nodes, func(node string) bool { mac, err := l.MAC(node); return err == nil && mac == n.MAC }) {
+			if !slices.ContainsFunc(nodes, func(node string) bool {
+				mac, err := l.MAC(node)
+				return err == nil && mac == n.MAC
+			}) {
 				return fmt.Errorf("the host has %s for %s", n.MAC, vip)
 			}
 		}

@@ -93,7 +93,10 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Lab{Options: o, topology: t, namespaces: map[string]*Namespace{}, pods: map[string]*Pod{}, speakers: map[string]*Speaker{}}
+	l := &Lab{
+		Options: o, topology: t, namespaces: map[string]*Namespace{}, pods: map[string]*Pod{},
+		speakers: map[string]*Speaker{},
+	}
 	// Mkdir fails if the directory exists: two labs of one name must not share it, and the
 	// second must not remove the first.
 	if err := errors.Join(os.MkdirAll(root, 0o755), os.Mkdir(l.path(), 0o755)); err != nil {
@@ -339,7 +342,8 @@ func remove(id string) error {
 	}
 	for _, name := range names {
 		out, err := exec.Command("ip", "netns", "delete", filepath.Base(name)).CombinedOutput()
-		if _, gone := os.Stat(name); err != nil && !errors.Is(gone, fs.ErrNotExist) { // Another process may sweep at the same time.
+		// Another process may sweep at the same time.
+		if _, gone := os.Stat(name); err != nil && !errors.Is(gone, fs.ErrNotExist) {
 			return fmt.Errorf("ip netns delete %s: %w: %s", filepath.Base(name), err, out)
 		}
 	}

@@ -86,11 +86,12 @@ func (c *Client) StartLimitedLoad(ctx context.Context, to netip.AddrPort) *Load 
 // StartUDPLoad starts a load of one datagram from each port. Nothing repeats a lost one, so the
 // client waits for an answer no longer than for a connection.
 func (c *Client) StartUDPLoad(ctx context.Context, to netip.AddrPort) *Load {
-	return c.startLoad(ctx, &Load{to: to, slots: make(chan struct{}, maxOpen), ask: func(ctx context.Context, from, to netip.AddrPort) (Answer, error) {
-		ctx, cancel := context.WithTimeout(ctx, connecting)
-		defer cancel()
-		return c.AskUDP(ctx, from, to)
-	}})
+	return c.startLoad(ctx, &Load{to: to, slots: make(chan struct{}, maxOpen),
+		ask: func(ctx context.Context, from, to netip.AddrPort) (Answer, error) {
+			ctx, cancel := context.WithTimeout(ctx, connecting)
+			defer cancel()
+			return c.AskUDP(ctx, from, to)
+		}})
 }
 
 func (c *Client) startLoad(ctx context.Context, l *Load) *Load {
@@ -234,7 +235,8 @@ func (r Report) Interrupted(changes []time.Time) int {
 func (l *Load) Stop() Report {
 	l.stop()
 	<-l.done
-	slices.SortStableFunc(l.report.Lost, func(a, b Loss) int { return a.End.Compare(b.End) }) // collecting conntrack entries delays some
+	// collecting conntrack entries delays some
+	slices.SortStableFunc(l.report.Lost, func(a, b Loss) int { return a.End.Compare(b.End) })
 	return l.report
 }
 
@@ -271,7 +273,8 @@ func (r Report) Losses(since time.Time) string {
 			fmt.Fprintf(&b, "and %d more\n", len(r.Lost)-i)
 			break
 		}
-		fmt.Fprintf(&b, "lost: began %+.3f s, ended %+.3f s: %v\n", l.Begin.Sub(since).Seconds(), l.End.Sub(since).Seconds(), l.Err)
+		fmt.Fprintf(&b, "lost: began %+.3f s, ended %+.3f s: %v\n", l.Begin.Sub(since).Seconds(),
+			l.End.Sub(since).Seconds(), l.Err)
 	}
 	return b.String()
 }

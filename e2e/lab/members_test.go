@@ -24,7 +24,8 @@ func TestMembersSilentNodeLeftOut(t *testing.T) {
 
 	port3 := func(command ...string) {
 		t.Helper()
-		_, err := l.Namespace("tor1").Run(context.WithoutCancel(ctx), append([]string{"ip", "link", "set", "eth3"}, command...)...)
+		_, err := l.Namespace("tor1").Run(context.WithoutCancel(ctx),
+			append([]string{"ip", "link", "set", "eth3"}, command...)...)
 		await(t, err)
 	}
 	cut := func() { port3("nomaster") }
@@ -35,7 +36,9 @@ func TestMembersSilentNodeLeftOut(t *testing.T) {
 		reachable bool // its pods answer all the time
 	}{
 		{"link down", cut, reattach, false},
-		{"speaker frozen", func() { await(t, l.Speaker("n3").Freeze()) }, func() { await(t, l.Speaker("n3").Resume()) }, true},
+		{"speaker frozen", func() {
+			await(t, l.Speaker("n3").Freeze())
+		}, func() { await(t, l.Speaker("n3").Resume()) }, true},
 	} {
 		load := l.Client.StartLimitedLoad(ctx, port(vip, 80))
 		await(t, pause(ctx, 500*time.Millisecond))
@@ -60,9 +63,11 @@ func TestMembersSilentNodeLeftOut(t *testing.T) {
 			}
 		}
 		t.Logf("%s: both other nodes left it out after %s; %d of %d requests lost and %d slow; longest %s",
-			how.what, detected.Sub(began).Round(time.Millisecond), lost, report.Sent, report.Slow, report.Longest.Round(time.Millisecond))
+			how.what, detected.Sub(began).Round(time.Millisecond), lost, report.Sent, report.Slow,
+			report.Longest.Round(time.Millisecond))
 		if late > 0 {
-			t.Errorf("%s: %d requests were lost that began after the detection:\n%s", how.what, late, report.Losses(detected))
+			t.Errorf("%s: %d requests were lost that began after the detection:\n%s", how.what, late,
+				report.Losses(detected))
 		}
 		if how.reachable && lost > 0 {
 			t.Errorf("%s: %d requests were lost although the pods answer:\n%s", how.what, lost, report.Losses(began))
@@ -105,7 +110,8 @@ func excludeNode(t *testing.T, l *Lab, node string) {
 	text, err := os.ReadFile(filepath.Join(l.Objects, "nodes.yaml"))
 	await(t, err)
 	label := "    kubernetes.io/hostname: " + node + "\n"
-	excluded := strings.Replace(string(text), label, label+"    node.kubernetes.io/exclude-from-external-load-balancers: \"\"\n", 1)
+	excluded := strings.Replace(string(text), label,
+		label+"    node.kubernetes.io/exclude-from-external-load-balancers: \"\"\n", 1)
 	if excluded == string(text) {
 		t.Fatalf("no node %s in nodes.yaml", node)
 	}
@@ -123,7 +129,8 @@ func (l *Lab) awaitMembers(ctx context.Context, node, state string, speakers ...
 				return err
 			}
 			i := slices.IndexFunc(st.Members.Nodes, func(m struct{ Node, State string }) bool { return m.Node == node })
-			if i < 0 || st.Members.Nodes[i].State != state || (state == "dead") != slices.Contains(st.Members.LeftOut, node) {
+			if i < 0 || st.Members.Nodes[i].State != state ||
+				(state == "dead") != slices.Contains(st.Members.LeftOut, node) {
 				return fmt.Errorf("%s shows %+v", n, st.Members)
 			}
 		}

@@ -84,8 +84,11 @@ func startMigration(t *testing.T, graceful bool) *migration {
 	with := options(t)
 	letter := map[bool]string{true: "g", false: "m"}[graceful]
 	l, ctx := buildLab(t, with, letter), t.Context()
-	m := &migration{t: t, lab: l, vip: netip.MustParseAddr("192.0.2.77"), old: map[string]*predecessor{}, by: map[string]string{}}
-	await(t, errors.Join(l.Cluster.Delete("pool"), l.Cluster.Delete("tor1"), startKubeProxy(ctx, l, m.vip, "p11", "p21")))
+	m := &migration{
+		t: t, lab: l, vip: netip.MustParseAddr("192.0.2.77"), old: map[string]*predecessor{}, by: map[string]string{},
+	}
+	await(t, errors.Join(l.Cluster.Delete("pool"), l.Cluster.Delete("tor1"),
+		startKubeProxy(ctx, l, m.vip, "p11", "p21")))
 	await(t, putAdopted(l, Service{Name: "moves", Endpoints: At("p11", "p21")}, m.vip))
 	for _, n := range NodeNames {
 		m.old[n] = &predecessor{lab: l, node: n, vip: m.vip, graceful: graceful}

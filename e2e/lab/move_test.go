@@ -40,7 +40,8 @@ func TestScenarioOverlapKeepsAddresses(t *testing.T) {
 	began := time.Now()
 	load := l.Client.StartLoad(ctx, port(vip, 80))
 	t.Cleanup(func() { await(t, l.Cluster.Delete("attic")) })
-	await(t, l.Cluster.PutText("attic", "apiVersion: fanfare.io/v1alpha1\nkind: AddressPool\nmetadata: {name: attic}\nspec:\n  announce: BGP\n  addresses: [192.0.2.0/24]\n"))
+	await(t, l.Cluster.PutText("attic", "apiVersion: fanfare.io/v1alpha1\nkind: AddressPool\nmetadata: {name: "+
+		"attic}\nspec:\n  announce: BGP\n  addresses: [192.0.2.0/24]\n"))
 	s := &StepRun{Lab: l}
 	lines, err := s.AwaitStatusLines(ctx, [][]string{{"AddressPool", "attic", "lan", "192.0.2.0"}})
 	await(t, err)

@@ -150,7 +150,8 @@ func (n *Namespace) Run(ctx context.Context, args ...string) (string, error) {
 		err = cmd.Wait()
 	}
 	if err != nil {
-		return out.String(), fmt.Errorf("%s: %s: %w: %s", n.Name, strings.Join(args, " "), err, strings.TrimSpace(out.String()))
+		return out.String(), fmt.Errorf("%s: %s: %w: %s", n.Name, strings.Join(args, " "), err,
+			strings.TrimSpace(out.String()))
 	}
 	return out.String(), nil
 }

@@ -59,7 +59,8 @@ func (s awsSettings) chains(node string, family int) neighbourChains {
 			return strings.Contains(r.chain+r.rule, "AWS-CONNMARK") || r.table == "nat" && r.chain == "PREROUTING"
 		})
 	}
-	return neighbourChains{iptablesPrograms[family], [][2]string{{"nat", "AWS-SNAT-CHAIN-0"}, {"nat", "AWS-CONNMARK-CHAIN-0"}}, rules}
+	return neighbourChains{iptablesPrograms[family],
+		[][2]string{{"nat", "AWS-SNAT-CHAIN-0"}, {"nat", "AWS-CONNMARK-CHAIN-0"}}, rules}
 }
 
 // awsTable is what newer versions of the AWS VPC CNI write instead of AWS-CONNMARK-CHAIN-0.
@@ -84,8 +85,10 @@ table ip aws-cni {
 // awsMarks are the rules that EXTERNALSNAT does not change.
 func awsMarks() []chainRule {
 	return []chainRule{
-		{table: "mangle", chain: "PREROUTING", rule: `-i eth1 -m comment --comment "AWS, primary ENI" -m addrtype --dst-type LOCAL --limit-iface-in -j CONNMARK --set-mark 0x80/0x80`},
-		{table: "mangle", chain: "PREROUTING", rule: `-i eni+ -m comment --comment "AWS, primary ENI" -j CONNMARK --restore-mark --mask 0x80`},
+		{table: "mangle", chain: "PREROUTING",
+			rule: `-i eth1 -m comment --comment "AWS, primary ENI" -m addrtype --dst-type LOCAL --limit-iface-in -j CONNMARK --set-mark 0x80/0x80`},
+		{table: "mangle", chain: "PREROUTING",
+			rule: `-i eni+ -m comment --comment "AWS, primary ENI" -j CONNMARK --restore-mark --mask 0x80`},
 	}
 }
 
@@ -202,11 +205,15 @@ func TestNeighbourAWSSettings(t *testing.T) {
 	n1 := NodeAddr("n1", ClientAddr)
 	for _, row := range []awsRow{
 		{"RANDOMIZESNAT=prng", awsSettings{randomize: "prng"}, []string{"--snat-ports=fully-random"}, n1, false},
-		{"RANDOMIZESNAT=hashrandom", awsSettings{randomize: "hashrandom", nftables: true}, []string{"--snat-ports=random"}, n1, false},
+		{"RANDOMIZESNAT=hashrandom", awsSettings{randomize: "hashrandom", nftables: true},
+			[]string{"--snat-ports=random"}, n1, false},
 		{"RANDOMIZESNAT=none", awsSettings{randomize: "none"}, []string{"--snat-ports=keep"}, n1, true},
-		{"EXCLUDE_SNAT_CIDRS", awsSettings{randomize: "prng", excluded: []string{"203.0.113.0/24", "2001:db8:203::/64"}},
+		{"EXCLUDE_SNAT_CIDRS", awsSettings{
+			randomize: "prng", excluded: []string{"203.0.113.0/24", "2001:db8:203::/64"},
+		},
 			[]string{"--snat-never-cidrs=10.244.0.0/16,2001:db8:244::/46"}, netip.Addr{}, true},
-		{"EXTERNALSNAT=true", awsSettings{externalSNAT: true}, []string{"--snat-never-cidrs=0.0.0.0/0,::/0"}, netip.Addr{}, true},
+		{"EXTERNALSNAT=true", awsSettings{externalSNAT: true}, []string{"--snat-never-cidrs=0.0.0.0/0,::/0"},
+			netip.Addr{}, true},
 	} {
 		for _, mode := range proxyModes(t)[:2] {
 			t.Run(row.name+" "+mode.name, func(t *testing.T) {
@@ -269,7 +276,8 @@ func removeAWS(t *testing.T, l *Lab, node string, s awsSettings) {
 // another node, as the network must if sources are kept.
 func answerThrough(t *testing.T, l *Lab, node, other string) {
 	t.Helper()
-	run(t, l, node, "ip", "rule", "add", "from", "10.244."+node[1:]+".0/24", "to", "203.0.113.0/24", "lookup", "9", "priority", "900")
+	run(t, l, node, "ip", "rule", "add", "from", "10.244."+node[1:]+".0/24", "to", "203.0.113.0/24", "lookup", "9",
+		"priority", "900")
 	run(t, l, node, "ip", "route", "add", "default", "via", NodeAddr(other, ClientAddr).String(), "table", "9")
 }
 
@@ -296,7 +304,8 @@ func TestNeighbourAWSSecondInterface(t *testing.T) {
 				t.Errorf("without the rule: %+v: want no answer", a)
 			}
 			change := func(verb string) {
-				run(t, l, "n1", "iptables-nft", "-t", "mangle", verb, "PREROUTING", "-i", "eth1", "-d", "192.0.2.0/24", "-j", "CONNMARK", "--set-mark", "0x80/0x80")
+				run(t, l, "n1", "iptables-nft", "-t", "mangle", verb, "PREROUTING", "-i", "eth1", "-d", "192.0.2.0/24",
+					"-j", "CONNMARK", "--set-mark", "0x80/0x80")
 			}
 			change("-I")
 			defer change("-D")

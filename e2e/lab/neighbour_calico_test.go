@@ -35,7 +35,8 @@ func calicoRouter() string {
 	var b strings.Builder
 	b.WriteString("router bgp 64496\n")
 	for _, n := range NodeNames {
-		fmt.Fprintf(&b, " no neighbor %[1]s\n neighbor %[1]s remote-as %[2]d\n neighbor %[3]s peer-group nodes\n", NodeAddr(n, ClientAddr), CalicoAS, secondAddr(n))
+		fmt.Fprintf(&b, " no neighbor %[1]s\n neighbor %[1]s remote-as %[2]d\n neighbor %[3]s peer-group nodes\n",
+			NodeAddr(n, ClientAddr), CalicoAS, secondAddr(n))
 	}
 	return b.String()
 }
@@ -83,7 +84,8 @@ func expectBothAnnounce(t *testing.T, l *Lab, nextHop func(node string) string) 
 	for _, n := range NodeNames {
 		await(t, l.Speaker(n).Start())
 	}
-	vip := serve(t, l, Service{Name: "both", Policy: corev1.ServiceExternalTrafficPolicyLocal, Endpoints: At("p11", "p21")}, nextHop("n1"), nextHop("n2"))
+	vip := serve(t, l, Service{Name: "both", Policy: corev1.ServiceExternalTrafficPolicyLocal,
+		Endpoints: At("p11", "p21")}, nextHop("n1"), nextHop("n2"))
 	for _, n := range NodeNames {
 		await(t, l.Router.AwaitVia(ctx, Settle, CalicoBlock(n), n))
 	}
@@ -108,7 +110,9 @@ func expectBothAnnounce(t *testing.T, l *Lab, nextHop func(node string) string) 
 	}
 	expectNoLoss(t, l, load, began)
 
-	await(t, l.Cluster.Put(Service{Name: "both", Policy: corev1.ServiceExternalTrafficPolicyLocal, Endpoints: At("p21")}))
+	await(t, l.Cluster.Put(Service{
+		Name: "both", Policy: corev1.ServiceExternalTrafficPolicyLocal, Endpoints: At("p21"),
+	}))
 	await(t, l.Router.AwaitNextHops(ctx, l.within(time.Second), vip, nextHop("n2")))
 }
 

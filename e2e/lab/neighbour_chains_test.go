@@ -113,7 +113,8 @@ func expectSees(t *testing.T, l *Lab, vip netip.Addr, pod string, sees netip.Add
 	ctx := context.WithoutCancel(t.Context())
 	a, err := l.Client.Get(ctx, netip.AddrPort{}, port(vip, 80))
 	u, err2 := l.Client.AskUDP(ctx, netip.AddrPort{}, port(vip, 7))
-	if err := errors.Join(err, err2); err != nil || a.Pod != pod || u.Pod != pod || a.Saw.Addr() != sees || u.Saw.Addr() != sees {
+	if err := errors.Join(err, err2); err != nil || a.Pod != pod || u.Pod != pod || a.Saw.Addr() != sees ||
+		u.Saw.Addr() != sees {
 		t.Errorf("%s: %v, %+v, %+v: want %s, which sees %s", vip, err, a, u, pod, sees)
 	}
 }
@@ -151,7 +152,8 @@ func (l *Lab) translatedToPod(vip netip.Addr, client uint16) error {
 	entries, err := l.namespaces["n1"].conntrack(vip)
 	for _, e := range entries {
 		to, _ := netip.AddrFromSlice(e.Reverse.SrcIP)
-		if e.Forward.SrcPort == client && !slices.ContainsFunc(podNetworks, func(p netip.Prefix) bool { return p.Contains(to.Unmap()) }) {
+		if e.Forward.SrcPort == client && !slices.ContainsFunc(podNetworks,
+			func(p netip.Prefix) bool { return p.Contains(to.Unmap()) }) {
 			return fmt.Errorf("translated to %s", to)
 		}
 	}
@@ -210,7 +212,8 @@ func expectPodOutsideCIDRs(t *testing.T, l *Lab, vip netip.Addr, iface string) {
 	run(t, l, "n2", "ip", "route", "replace", address+"/32", "dev", iface)
 	run(t, l, "n1", "ip", "route", "replace", address+"/32", "via", NodeAddr("n2", ClientAddr).String())
 	pod := Client{Namespace: l.Namespace("p21")}
-	a, err := pod.Get(context.WithoutCancel(t.Context()), netip.AddrPortFrom(netip.MustParseAddr(address), 0), port(vip, 80))
+	a, err := pod.Get(context.WithoutCancel(t.Context()), netip.AddrPortFrom(netip.MustParseAddr(address), 0),
+		port(vip, 80))
 	if err != nil || a.Pod != "p11" || a.Saw != a.From {
 		t.Errorf("p21: %v, %+v: want p11, which sees p21", err, a)
 	}

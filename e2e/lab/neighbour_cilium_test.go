@@ -89,7 +89,8 @@ func replaceKubeProxy(t *testing.T, l *Lab, c *cilium) {
 	expectAnswersOf(t, l, vip, "p11")
 	end := c.replaceKubeProxy(vip, "p12")
 	restart(t, l, "n1") // a running speaker looks every five minutes
-	expectCilium(t, l, "n1", "Cilium replaces kube-proxy on this node: it translates the addresses of Services before netfilter")
+	expectCilium(t, l, "n1", "Cilium replaces kube-proxy on this node: it translates the addresses of "+
+		"Services before netfilter")
 	await(t, l.Router.AwaitNextHops(t.Context(), Settle, vip, "n1"))
 	await(t, l.Namespace("n1").flushConntrack())
 	expectAnswersOf(t, l, vip, "p12")

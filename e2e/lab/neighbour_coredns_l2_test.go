@@ -28,7 +28,8 @@ func TestNeighbourCoreDNSL2(t *testing.T) {
 			servers.start(t, "p11", "p21", "p31")
 			defer servers.killAll(t)
 			b := &dnsBed{t: t, l: l, dns: servers, client: client,
-				services: []Service{pinnedTo(Service{Name: "dns", DNS: true, Policy: tt.policy, Affinity: tt.affinity, Endpoints: At("p11", "p21", "p31")}, "n1")}}
+				services: []Service{pinnedTo(Service{Name: "dns", DNS: true, Policy: tt.policy, Affinity: tt.affinity,
+					Endpoints: At("p11", "p21", "p31")}, "n1")}}
 			vips := serveL2(t, l, b.services...)
 			b.vips = []netip.AddrPort{port(vips[0], dnsPort)}
 			awaitOwners(t, l, vips, "n1")
@@ -36,7 +37,9 @@ func TestNeighbourCoreDNSL2(t *testing.T) {
 				b.only = "n1"
 			}
 			b.checkAnswers()
-			t.Run("rolling update", b.on(func() { b.loadL2(func(load dnsLoad) { b.replace(load, []string{"p11"}, []string{"p12"}) }) }))
+			t.Run("rolling update", b.on(func() {
+				b.loadL2(func(load dnsLoad) { b.replace(load, []string{"p11"}, []string{"p12"}) })
+			}))
 			t.Run("move", b.on(func() {
 				b.loadL2(func(load dnsLoad) {
 					b.pin("n2")

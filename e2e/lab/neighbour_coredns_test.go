@@ -58,7 +58,10 @@ func TestNeighbourCoreDNS(t *testing.T) {
 // serve adds a Service.
 func (b *dnsBed) serve(affinity corev1.ServiceAffinity) {
 	b.t.Helper()
-	svc := Service{Name: "dns-" + strings.ToLower(string(affinity)), DNS: true, Policy: localTraffic, Affinity: affinity, Endpoints: At("p11", "p21")}
+	svc := Service{
+		Name: "dns-" + strings.ToLower(string(affinity)), DNS: true, Policy: localTraffic, Affinity: affinity,
+		Endpoints: At("p11", "p21"),
+	}
 	b.services = append(b.services, svc)
 	b.vips = append(b.vips, port(serve(b.t, b.l, svc, "n1", "n2"), dnsPort))
 }
@@ -117,7 +120,8 @@ func (b *dnsBed) checkAnswersOf(vip netip.AddrPort) {
 	long, _, err := c.exchangeDNS(ctx, "tcp", from, vip, query)
 	await(b.t, err)
 	if !short.Truncated || long.Truncated || long.Len() < largeSize {
-		b.t.Errorf("without EDNS: truncated %v over UDP, %v over TCP with %d bytes", short.Truncated, long.Truncated, long.Len())
+		b.t.Errorf("without EDNS: truncated %v over UDP, %v over TCP with %d bytes", short.Truncated, long.Truncated,
+			long.Len())
 	}
 }
 
@@ -238,8 +242,10 @@ func (b *dnsBed) killPod() {
 	await(b.t, pause(b.t.Context(), 300*time.Millisecond))
 	b.put(At("p31")...)
 	for _, vip := range b.vips {
-		await(b.t, Await(b.t.Context(), Settle, "new flows to go to p31 alone", func() error { return b.expectAlone(vip) }))
-		await(b.t, Await(b.t.Context(), Settle, "the end of the flows to p32", func() error { return b.expectNoFlow("n3", "p32", vip) }))
+		await(b.t, Await(b.t.Context(), Settle, "new flows to go to p31 alone",
+			func() error { return b.expectAlone(vip) }))
+		await(b.t, Await(b.t.Context(), Settle, "the end of the flows to p32",
+			func() error { return b.expectNoFlow("n3", "p32", vip) }))
 	}
 	withdrawn := time.Now()
 	load.awaitPods(b.t, "p31")
@@ -251,7 +257,8 @@ func (b *dnsBed) killPod() {
 func (b *dnsBed) expectNoFlow(node, pod string, vip netip.AddrPort) error {
 	flows, err := b.l.Namespace(node).conntrack(vip.Addr())
 	for _, f := range flows {
-		if a, _ := netip.AddrFromSlice(f.Reverse.SrcIP); f.Forward.Protocol == unix.IPPROTO_UDP && a.Unmap() == PodAddr(pod, corev1.IPv4Protocol) {
+		if a, _ := netip.AddrFromSlice(f.Reverse.SrcIP); f.Forward.Protocol == unix.IPPROTO_UDP &&
+			a.Unmap() == PodAddr(pod, corev1.IPv4Protocol) {
 			return fmt.Errorf("%s still has %v", node, f)
 		}
 	}
@@ -263,7 +270,8 @@ func (b *dnsBed) expectNoFlow(node, pod string, vip netip.AddrPort) error {
 func (b *dnsBed) expectAlone(vip netip.AddrPort) error {
 	for range 8 {
 		for _, client := range b.client.addrs {
-			if _, err := b.client.udp[0].askDNS(b.t.Context(), "udp", netip.AddrPortFrom(client, 0), vip, smallName); err != nil {
+			if _, err := b.client.udp[0].askDNS(b.t.Context(), "udp", netip.AddrPortFrom(client, 0), vip,
+				smallName); err != nil {
 				return err
 			}
 		}

@@ -61,7 +61,8 @@ func (all felixes) change(t *testing.T, node string, do func(*Felix)) {
 // expectPod checks that a pod answers a request from an address, and sees it as sees.
 func expectPod(t *testing.T, c *Client, from netip.Addr, to netip.AddrPort, pod string, sees netip.Addr) {
 	t.Helper()
-	if a, err := c.Get(context.WithoutCancel(t.Context()), netip.AddrPortFrom(from, 0), to); err != nil || a.Pod != pod || a.Saw.Addr() != sees {
+	if a, err := c.Get(context.WithoutCancel(t.Context()), netip.AddrPortFrom(from, 0), to); err != nil ||
+		a.Pod != pod || a.Saw.Addr() != sees {
 		t.Errorf("%s to %s: %v, %+v: want %s, which sees %s", from, to, err, a, pod, sees)
 	}
 }
@@ -129,7 +130,8 @@ func workloadPolicies(t *testing.T, l *Lab, felix felixes, near, far netip.Addr)
 // one by which Felix accepts packets.
 func hostPolicies(t *testing.T, l *Lab, felix felixes, near, far netip.Addr) {
 	rules := func(to netip.Prefix) []HostRule {
-		return []HostRule{{From: only(ClientAddr), To: to}, {Deny: true, From: only(stranger), To: to}, {From: anywhere, To: anywhere}}
+		return []HostRule{{From: only(ClientAddr), To: to}, {Deny: true, From: only(stranger), To: to},
+			{From: anywhere, To: anywhere}}
 	}
 	defer through(t, l, far, "n1")()
 	for _, tt := range []struct {
@@ -179,7 +181,8 @@ func TestNeighbourCalicoIPAM(t *testing.T) {
 		t.Run(mode.name, func(t *testing.T) {
 			startInMode(t, l, mode)
 			// The address of another Service, since nodes forward a withdrawn one for a while.
-			vip := serve(t, l, Service{Name: fmt.Sprint("elsewhere-", i), Policy: localTraffic, Endpoints: At("p21")}, "n2")
+			vip := serve(t, l, Service{Name: fmt.Sprint("elsewhere-", i), Policy: localTraffic, Endpoints: At("p21")},
+				"n2")
 			expectPod(t, pod, own, port(vip, 80), "p21", own)
 			defer through(t, l, vip, "n1")()
 			expectDropped(t, l.Client, ClientAddr, port(vip, 80))

@@ -29,7 +29,8 @@ func connectTunnels(t *testing.T, l *Lab) {
 		run(t, l, n, "ip", "addr", "add", tunnelAddr(n).String()+"/32", "dev", tunnelDevice)
 		for _, other := range NodeNames {
 			if other != n {
-				run(t, l, n, "ip", "route", "replace", "10.244."+other[1:]+".0/24", "via", NodeAddr(other, ClientAddr).String(), "dev", tunnelDevice, "onlink")
+				run(t, l, n, "ip", "route", "replace", "10.244."+other[1:]+".0/24", "via",
+					NodeAddr(other, ClientAddr).String(), "dev", tunnelDevice, "onlink")
 			}
 		}
 		go encapsulate(tun, outer)
@@ -52,7 +53,8 @@ func openTunnel(t *testing.T, l *Lab, node string) (tun *os.File, outer *net.IPC
 		}
 		copy(request.name[:], tunnelDevice)
 		request.flags = unix.IFF_TUN | unix.IFF_NO_PI
-		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.TUNSETIFF, uintptr(unsafe.Pointer(&request))); errno != 0 {
+		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.TUNSETIFF,
+			uintptr(unsafe.Pointer(&request))); errno != 0 {
 			return errors.Join(errno, unix.Close(fd))
 		}
 		tun = os.NewFile(uintptr(fd), "/dev/net/tun") // Go's poller needs the device first

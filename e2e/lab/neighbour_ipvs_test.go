@@ -35,7 +35,9 @@ var servicePorts = []struct {
 func ipvsSets(local bool) []ipvsSet {
 	vipPorts := func(vip netip.Addr) (all []*netlink.IPSetEntry) {
 		for _, p := range servicePorts {
-			all = append(all, &netlink.IPSetEntry{IP: vip.AsSlice(), Protocol: &p.protocol, Port: &p.port, Replace: true})
+			all = append(all, &netlink.IPSetEntry{
+				IP: vip.AsSlice(), Protocol: &p.protocol, Port: &p.port, Replace: true,
+			})
 		}
 		return all
 	}
@@ -254,19 +256,21 @@ func TestNeighbourIPVSStrictARP(t *testing.T) {
 	for _, strict := range []bool{false, true} {
 		for _, n := range NodeNames {
 			value := map[bool][2]string{false: {"0", "0"}, true: {"1", "2"}}[strict]
-			run(t, l, n, "sysctl", "-w", "net.ipv4.conf.all.arp_ignore="+value[0], "net.ipv4.conf.all.arp_announce="+value[1])
+			run(t, l, n, "sysctl", "-w", "net.ipv4.conf.all.arp_ignore="+value[0],
+				"net.ipv4.conf.all.arp_announce="+value[1])
 		}
 		want, since := NodeNames, time.Now()
 		if strict {
 			want = []string{owner}
 		}
-		await(t, Await(t.Context(), Settle, fmt.Sprintf("answers for %s by %v, strictARP is %t", vip, want, strict), func() error {
-			answering, err := claims.Now(vip, since)
-			if err == nil && !slices.Equal(answering, want) {
-				err = fmt.Errorf("by %v", answering)
-			}
-			return err
-		}))
+		await(t, Await(t.Context(), Settle, fmt.Sprintf("answers for %s by %v, strictARP is %t", vip, want, strict),
+			func() error {
+				answering, err := claims.Now(vip, since)
+				if err == nil && !slices.Equal(answering, want) {
+					err = fmt.Errorf("by %v", answering)
+				}
+				return err
+			}))
 	}
 	a, err := l.Host().Get(t.Context(), netip.AddrPort{}, port(vip, 80))
 	if err != nil || a.Pod == "" {

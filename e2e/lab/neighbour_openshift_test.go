@@ -19,9 +19,11 @@ func beOpenShiftSDN(t *testing.T, l *Lab) {
 // iptablesMasqueradeBit is 0 there. OpenShift SDN has no IPv6.
 func writeOpenShiftSDN(t *testing.T, l *Lab, node string) {
 	t.Helper()
-	const pods, allow, forward, masquerade = "10.244.0.0/16", "OPENSHIFT-FIREWALL-ALLOW", "OPENSHIFT-FIREWALL-FORWARD", "OPENSHIFT-MASQUERADE"
+	const pods, allow, forward, masquerade = "10.244.0.0/16", "OPENSHIFT-FIREWALL-ALLOW", "OPENSHIFT-FIREWALL-FORWARD",
+		"OPENSHIFT-MASQUERADE"
 	own := [][2]string{
-		{"filter", allow}, {"filter", "OPENSHIFT-ADMIN-OUTPUT-RULES"}, {"filter", forward}, {"filter", "OPENSHIFT-BLOCK-OUTPUT"},
+		{"filter", allow}, {"filter", "OPENSHIFT-ADMIN-OUTPUT-RULES"}, {"filter", forward},
+		{"filter", "OPENSHIFT-BLOCK-OUTPUT"},
 		{"nat", masquerade}, {"nat", masquerade + "-2"}, {"nat", "KUBE-POSTROUTING"}, {"raw", "OPENSHIFT-NOTRACK"},
 	}
 	neighbourChains{iptablesPrograms[0], own, []chainRule{
@@ -33,12 +35,15 @@ func writeOpenShiftSDN(t *testing.T, l *Lab, node string) {
 		{"filter", "OPENSHIFT-BLOCK-OUTPUT", "-p tcp -m tcp --dport 22623 --syn -j REJECT", false},
 		{"raw", "OPENSHIFT-NOTRACK", "-p udp --dport 4789 -j NOTRACK", false},
 		{"nat", masquerade, "-m mark --mark 0x1/0x1 -j RETURN", false},
-		{"nat", masquerade, "-s " + pods + ` -m comment --comment "masquerade pod-to-external traffic" -j ` + masquerade + "-2", false},
-		{"nat", masquerade + "-2", "-d " + pods + ` -m comment --comment "masquerade pod-to-external traffic" -j RETURN`, false},
+		{"nat", masquerade, "-s " + pods + ` -m comment --comment "masquerade pod-to-external traffic" -j ` +
+			masquerade + "-2", false},
+		{"nat", masquerade + "-2", "-d " + pods +
+			` -m comment --comment "masquerade pod-to-external traffic" -j RETURN`, false},
 		{"nat", masquerade + "-2", "-j MASQUERADE", false},
 		{"nat", "KUBE-POSTROUTING", "-m mark ! --mark 0x1/0x1 -j RETURN", false},
 		{"nat", "KUBE-POSTROUTING", "-j MARK --xor-mark 0x1", false},
-		{"nat", "KUBE-POSTROUTING", `-m comment --comment "kubernetes service traffic requiring SNAT" -j MASQUERADE`, false},
+		{"nat", "KUBE-POSTROUTING", `-m comment --comment "kubernetes service traffic requiring SNAT" -j MASQUERADE`,
+			false},
 
 		{"filter", "FORWARD", `-m comment --comment "firewall overrides" -j OPENSHIFT-BLOCK-OUTPUT`, true},
 		{"filter", "FORWARD", `-m comment --comment "firewall overrides" -j ` + forward, true},
@@ -46,7 +51,8 @@ func writeOpenShiftSDN(t *testing.T, l *Lab, node string) {
 		{"filter", "INPUT", `-m comment --comment "firewall overrides" -j ` + allow, true},
 		{"raw", "PREROUTING", `-m comment --comment "disable conntrack for vxlan" -j OPENSHIFT-NOTRACK`, true},
 		{"nat", "POSTROUTING", `-m comment --comment "kubernetes postrouting rules" -j KUBE-POSTROUTING`, true},
-		{"nat", "POSTROUTING", `-m comment --comment "rules for masquerading OpenShift traffic" -j ` + masquerade, true},
+		{"nat", "POSTROUTING", `-m comment --comment "rules for masquerading OpenShift traffic" -j ` + masquerade,
+			true},
 	}}.write(t, l, node)
 }
 
@@ -58,7 +64,8 @@ func TestNeighbourOpenShiftSDN(t *testing.T) {
 	listenAtClient(t, l)
 	modes := proxyModes(t)
 	for _, m := range modes[:2] {
-		modes = append(modes, proxyMode{m.name + " with the mark 0x1", append(m.flags[:len(m.flags):len(m.flags)], "--masquerade-mark=0x1/0x1")})
+		modes = append(modes, proxyMode{m.name + " with the mark 0x1",
+			append(m.flags[:len(m.flags):len(m.flags)], "--masquerade-mark=0x1/0x1")})
 	}
 	for _, mode := range modes {
 		t.Run(mode.name, func(t *testing.T) {

@@ -157,8 +157,12 @@ func exchange(t *testing.T, l *Lab, vip netip.Addr, ingress string, sees netip.A
 		{"a request", func() (Answer, error) { return l.Client.Get(ctx, netip.AddrPort{}, port(vip, 80)) }},
 		{"a datagram", func() (Answer, error) { return l.Client.AskUDP(ctx, netip.AddrPort{}, port(vip, 7)) }},
 		{"large datagrams", func() (Answer, error) { return l.Client.exchangeLarge(ctx, port(vip, 7)) }},
-		{"10 MiB up", func() (Answer, error) { return l.Client.Exchange(ctx, netip.AddrPort{}, port(vip, 80), bulk, 0) }},
-		{"10 MiB down", func() (Answer, error) { return l.Client.Exchange(ctx, netip.AddrPort{}, port(vip, 80), 0, bulk) }},
+		{"10 MiB up", func() (Answer, error) {
+			return l.Client.Exchange(ctx, netip.AddrPort{}, port(vip, 80), bulk, 0)
+		}},
+		{"10 MiB down", func() (Answer, error) {
+			return l.Client.Exchange(ctx, netip.AddrPort{}, port(vip, 80), 0, bulk)
+		}},
 	} {
 		if a, err := attempt.do(); err != nil || a.Pod != "p21" || a.Saw.Addr() != sees {
 			t.Errorf("%s to %s through %s: %v, %+v: want p21, which sees %s", attempt.what, vip, ingress, err, a, sees)

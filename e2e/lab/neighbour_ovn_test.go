@@ -114,16 +114,22 @@ func (s ovnService) chains(f int) neighbourChains {
 		protocol       string
 		port, nodePort int
 	}{{"tcp", 80, 30080}, {"tcp", 7, 30007}, {"udp", 7, 30007}} {
-		add("nat", "OVN-KUBE-NODEPORT", "-p %s -m addrtype --dst-type LOCAL --dport %d -j DNAT --to-destination %s", p.protocol, p.nodePort, joinHostPort(a.cluster, p.port))
-		add("nat", "OVN-KUBE-ETP", "-p %s -m addrtype --dst-type LOCAL --dport %d -j DNAT --to-destination %s", p.protocol, p.nodePort, joinHostPort(a.local, p.nodePort))
-		add("nat", "OVN-KUBE-EXTERNALIP", "-p %s -d %s --dport %d -j DNAT --to-destination %s", p.protocol, s.vips[f], p.port, joinHostPort(a.cluster, p.port))
-		add("mangle", "OVN-KUBE-ITP", "-p %s -d %s --dport %d -j MARK --set-xmark %s", p.protocol, a.cluster, p.port, serviceMark)
+		add("nat", "OVN-KUBE-NODEPORT", "-p %s -m addrtype --dst-type LOCAL --dport %d -j DNAT --to-destination %s",
+			p.protocol, p.nodePort, joinHostPort(a.cluster, p.port))
+		add("nat", "OVN-KUBE-ETP", "-p %s -m addrtype --dst-type LOCAL --dport %d -j DNAT --to-destination %s",
+			p.protocol, p.nodePort, joinHostPort(a.local, p.nodePort))
+		add("nat", "OVN-KUBE-EXTERNALIP", "-p %s -d %s --dport %d -j DNAT --to-destination %s", p.protocol, s.vips[f],
+			p.port, joinHostPort(a.cluster, p.port))
+		add("mangle", "OVN-KUBE-ITP", "-p %s -d %s --dport %d -j MARK --set-xmark %s", p.protocol, a.cluster, p.port,
+			serviceMark)
 		if s.before {
 			add("nat", "OVN-KUBE-SNAT-MGMTPORT", "-p %s --dport %d -j RETURN", p.protocol, p.nodePort)
 		}
 	}
 	if s.before {
-		rules = append(rules, chainRule{"nat", "OVN-KUBE-SNAT-MGMTPORT", fmt.Sprintf(`-o %s -m comment --comment "OVN SNAT to Management Port" -j SNAT --to-source %s`, managementPort, a.port), false})
+		rules = append(rules, chainRule{"nat", "OVN-KUBE-SNAT-MGMTPORT",
+			fmt.Sprintf(`-o %s -m comment --comment "OVN SNAT to Management Port" -j SNAT --to-source %s`,
+				managementPort, a.port), false})
 		add("nat", "POSTROUTING", "-o %s -j OVN-KUBE-SNAT-MGMTPORT", managementPort)
 	}
 	add("nat", "OVN-KUBE-EGRESS-SVC", "-m mark --mark 0x3f0 -j RETURN")

@@ -48,7 +48,8 @@ func TestObstacleFirewallHoldsAnnouncementBack(t *testing.T) {
 	vips := serveDual(t, l, Service{Name: "firewalled", Endpoints: At("p11", "p21")})
 	t.Cleanup(func() { await(t, l.Unblock(context.WithoutCancel(ctx), "n3")) })
 	await(t, l.addDropRules(ctx, "n3", "inet", "chain forward { type filter hook forward priority 0; policy drop; }"))
-	const why = `chain inet ` + dropTable + ` forward drops traffic to the addresses, on its way to pods on other nodes: let it accept "ct status dnat" before`
+	const why = `chain inet ` + dropTable +
+		` forward drops traffic to the addresses, on its way to pods on other nodes: let it accept "ct status dnat" before`
 	for _, vip := range vips {
 		await(t, l.Router.AwaitNextHops(ctx, Settle, vip, "n1", "n2"))
 	}

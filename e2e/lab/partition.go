@@ -38,7 +38,8 @@ func (l *Lab) Heal(ctx context.Context) error { return l.removeDropRules(ctx, "t
 func (l *Lab) Block(ctx context.Context, node string, ports []uint16, addrs ...netip.Addr) error {
 	var in, out []string
 	for _, p := range ports {
-		in = append(in, fmt.Sprintf("meta l4proto { tcp, udp } th dport %d drop", p), fmt.Sprintf("meta l4proto { tcp, udp } th sport %d drop", p))
+		in = append(in, fmt.Sprintf("meta l4proto { tcp, udp } th dport %d drop", p),
+			fmt.Sprintf("meta l4proto { tcp, udp } th sport %d drop", p))
 	}
 	out = append(out, in...)
 	for _, a := range addrs {
@@ -46,10 +47,12 @@ func (l *Lab) Block(ctx context.Context, node string, ports []uint16, addrs ...n
 		if a.Is6() {
 			family = "ip6"
 		}
-		in, out = append(in, fmt.Sprintf("%s saddr %s drop", family, a)), append(out, fmt.Sprintf("%s daddr %s drop", family, a))
+		in, out = append(in, fmt.Sprintf("%s saddr %s drop", family, a)),
+			append(out, fmt.Sprintf("%s daddr %s drop", family, a))
 	}
 	chain := func(name string, rules []string) string {
-		return fmt.Sprintf("chain %s {\n\t\ttype filter hook %[1]s priority 0\n\t\t%s\n\t}\n\t", name, strings.Join(rules, "\n\t\t"))
+		return fmt.Sprintf("chain %s {\n\t\ttype filter hook %[1]s priority 0\n\t\t%s\n\t}\n\t", name,
+			strings.Join(rules, "\n\t\t"))
 	}
 	return l.addDropRules(ctx, node, "inet", chain("input", in)+chain("output", out))
 }
@@ -62,7 +65,8 @@ func (l *Lab) Unblock(ctx context.Context, node string) error {
 // addDropRules replaces the node's chains with drop rules in one transaction.
 func (l *Lab) addDropRules(ctx context.Context, node, family, chains string) error {
 	table := family + " " + dropTable
-	_, err := l.namespaces[node].Run(ctx, "nft", fmt.Sprintf("table %[1]s {}\ndelete table %[1]s\ntable %[1]s {\n\t%[2]s\n}\n", table, chains))
+	_, err := l.namespaces[node].Run(ctx, "nft",
+		fmt.Sprintf("table %[1]s {}\ndelete table %[1]s\ntable %[1]s {\n\t%[2]s\n}\n", table, chains))
 	return err
 }
 

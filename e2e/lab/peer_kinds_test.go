@@ -104,11 +104,12 @@ var peerKindsOnRouter = []string{
 	"router bgp 64496",
 	"neighbor 198.51.100.131 remote-as internal",
 	"neighbor 198.51.100.132 remote-as 64555", "neighbor 198.51.100.132 ebgp-multihop 2",
-	"neighbor 198.51.100.133 remote-as 64497", "neighbor 198.51.100.133 timers connect 1", "neighbor 198.51.100.133 update-source 198.51.100.33",
-	"neighbor 198.51.100.134 remote-as 64497", "neighbor 198.51.100.134 password sesame", "neighbor 198.51.100.134 ttl-security hops 1",
+	"neighbor 198.51.100.133 remote-as 64497", "neighbor 198.51.100.133 timers connect 1",
+	"neighbor 198.51.100.133 update-source 198.51.100.33", "neighbor 198.51.100.134 remote-as 64497",
+	"neighbor 198.51.100.134 password sesame", "neighbor 198.51.100.134 ttl-security hops 1",
 	"neighbor 198.51.100.135 remote-as 64497", "neighbor 198.51.100.135 bfd 7 300 300",
-	"neighbor 2001:db8:51::11 remote-as 64497", "neighbor 2001:db8:51::12 remote-as 64497", "neighbor 2001:db8:51::13 remote-as 64497",
-	"neighbor link0 interface remote-as external",
+	"neighbor 2001:db8:51::11 remote-as 64497", "neighbor 2001:db8:51::12 remote-as 64497",
+	"neighbor 2001:db8:51::13 remote-as 64497", "neighbor link0 interface remote-as external",
 }
 
 // documentedPeer returns the first BGPPeer of a page in docs.
@@ -132,7 +133,8 @@ func TestBGPPeersOfEveryKind(t *testing.T) {
 	before, err := l.Router.neighbor(ctx, "198.51.100.11")
 	await(t, err)
 	configurePeerKinds(t, l)
-	unnumbered := strings.NewReplacer("name: tor1", "name: unnumbered", "eth1", "link0").Replace(documentedPeer(t, "tasks/unnumbered-bgp.md"))
+	unnumbered := strings.NewReplacer("name: tor1", "name: unnumbered", "eth1",
+		"link0").Replace(documentedPeer(t, "tasks/unnumbered-bgp.md"))
 	t.Cleanup(func() {
 		await(t, l.Cluster.Delete("peers"))
 		awaitSessionNames(t, l, "n1", "tor1")
@@ -153,7 +155,8 @@ func TestBGPPeersOfEveryKind(t *testing.T) {
 		want.State = "Established"
 		var got frrNeighbor
 		await(t, Await(ctx, Settle, "session with "+at, func() (err error) {
-			if got, err = l.Router.neighbor(ctx, at); err == nil && (got.State != "Established" || at == "198.51.100.135" && got.BFD.Status != "Up") {
+			if got, err = l.Router.neighbor(ctx, at); err == nil &&
+				(got.State != "Established" || at == "198.51.100.135" && got.BFD.Status != "Up") {
 				err = fmt.Errorf("the router shows %+v; n1 shows %s", got, l.Speaker("n1").sessions(ctx))
 			}
 			return err
@@ -193,7 +196,8 @@ func TestBGPPeersOfEveryKind(t *testing.T) {
 		t.Errorf("the existing session: %+v, then %+v (%v)", before, after, err)
 	}
 	// The IPv6 sessions count as the nodes' too, and each node has one more session.
-	want := []string{"198.51.100.131", "198.51.100.132", "198.51.100.133", "198.51.100.134", "198.51.100.135", "link0", "n1", "n2", "n3"}
+	want := []string{"198.51.100.131", "198.51.100.132", "198.51.100.133", "198.51.100.134", "198.51.100.135", "link0",
+		"n1", "n2", "n3"}
 	await(t, Await(ctx, Settle, fmt.Sprintf("%s from %v", vip, want), func() error {
 		paths, err := l.Router.paths(ctx, vip)
 		if got := slices.Sorted(maps.Keys(paths)); err == nil && !slices.Equal(got, want) {
@@ -219,8 +223,10 @@ func configurePeerKinds(t *testing.T, l *Lab) {
 		t.Cleanup(func() { run(node, undo) })
 	}
 	for i := 31; i <= 35; i++ {
-		apply("tor1", fmt.Sprintf("ip addr add 198.51.100.%d/24 dev br0", i), fmt.Sprintf("ip addr del 198.51.100.%d/24 dev br0", i))
-		apply("n1", fmt.Sprintf("ip addr add 198.51.100.1%d/24 dev eth1", i), fmt.Sprintf("ip addr del 198.51.100.1%d/24 dev eth1", i))
+		apply("tor1", fmt.Sprintf("ip addr add 198.51.100.%d/24 dev br0", i),
+			fmt.Sprintf("ip addr del 198.51.100.%d/24 dev br0", i))
+		apply("n1", fmt.Sprintf("ip addr add 198.51.100.1%d/24 dev eth1", i),
+			fmt.Sprintf("ip addr del 198.51.100.1%d/24 dev eth1", i))
 	}
 	apply("tor1", "ip addr add 2001:db8:51::36/64 dev br0 nodad", "ip addr del 2001:db8:51::36/64 dev br0")
 	apply("n1", "ip link add link0 type veth peer name link0 netns "+l.Namespace("tor1").Name, "ip link del link0")
@@ -229,7 +235,8 @@ func configurePeerKinds(t *testing.T, l *Lab) {
 	t.Cleanup(func() {
 		undo := []string{"configure terminal", "router bgp 64496"}
 		for _, line := range peerKindsOnRouter {
-			if f := strings.Fields(line); f[0] == "neighbor" && slices.ContainsFunc(f, func(w string) bool { return w == "remote-as" }) {
+			if f := strings.Fields(line); f[0] == "neighbor" &&
+				slices.ContainsFunc(f, func(w string) bool { return w == "remote-as" }) {
 				undo = append(undo, "no neighbor "+f[1])
 			}
 		}

@@ -18,8 +18,10 @@ func TestPortCycleUsesAllPorts(t *testing.T) {
 	for i := range 2*number + 1 {
 		to := addrs[i%len(addrs)]
 		from := p.next(to)
-		if !from.Addr().IsUnspecified() || from.Addr().Is4() != to.Is4() || from.Port() < firstPort || from.Port() > lastPort {
-			t.Fatalf("to %s from %s: want any address of its family, and a port from %d to %d", to, from, firstPort, lastPort)
+		if !from.Addr().IsUnspecified() || from.Addr().Is4() != to.Is4() || from.Port() < firstPort ||
+			from.Port() > lastPort {
+			t.Fatalf("to %s from %s: want any address of its family, and a port from %d to %d", to, from, firstPort,
+				lastPort)
 		}
 		if before, again := last[from.Port()]; again && i-before != number {
 			t.Fatalf("port %d came again after %d: want %d", from.Port(), i-before, number)

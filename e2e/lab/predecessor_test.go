@@ -61,8 +61,9 @@ func (p *predecessor) start() error {
 	if err != nil {
 		return err
 	}
-	p.proc, err = p.lab.Start(p.node, "predecessor-"+p.node, "/usr/lib/frr/bgpd", "--no_zebra", "--no_kernel", "--bgp_port", "0",
-		"--vty_socket", dir, "-u", "frr", "-g", "frr", "-f", config, "-A", "127.0.0.1", "-P", "0", "-i", filepath.Join(dir, "bgpd.pid"))
+	p.proc, err = p.lab.Start(p.node, "predecessor-"+p.node, "/usr/lib/frr/bgpd", "--no_zebra", "--no_kernel",
+		"--bgp_port", "0", "--vty_socket", dir, "-u", "frr", "-g", "frr", "-f", config, "-A", "127.0.0.1", "-P", "0",
+		"-i", filepath.Join(dir, "bgpd.pid"))
 	return err
 }
 
@@ -96,7 +97,8 @@ table ip kube-proxy-stand-in {
 // each node, whichever program announces it.
 func startKubeProxy(ctx context.Context, l *Lab, vip netip.Addr, pods ...string) error {
 	file := l.path("kube-proxy.nft")
-	rules := fmt.Sprintf(kubeProxyRules, vip, PodAddr(pods[0], corev1.IPv4Protocol), PodAddr(pods[1], corev1.IPv4Protocol))
+	rules := fmt.Sprintf(kubeProxyRules, vip, PodAddr(pods[0], corev1.IPv4Protocol),
+		PodAddr(pods[1], corev1.IPv4Protocol))
 	if err := os.WriteFile(file, []byte(rules), 0o644); err != nil {
 		return err
 	}
@@ -144,8 +146,8 @@ func announcers(l *Lab, by map[string]string) error {
 	return l.Cluster.PutText("nodes", nodes)
 }
 
-// convert runs `fanfare migrate metallb` about MetalLB's objects and the lab's cluster, and puts the result in the place
-// of the lab's own objects.
+// convert runs `fanfare migrate metallb` about MetalLB's objects and the lab's cluster, and puts the result in the
+// place of the lab's own objects.
 func convert(ctx context.Context, l *Lab, objects string, flags ...string) error {
 	file := l.path("metallb.yaml")
 	if err := os.WriteFile(file, []byte(objects), 0o644); err != nil {

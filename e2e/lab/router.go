@@ -171,7 +171,8 @@ func (r *Router) AwaitVia(ctx context.Context, limit time.Duration, prefix netip
 // weights.
 func (r *Router) AwaitWeights(ctx context.Context, vip netip.Addr, want string) error {
 	return Await(ctx, Settle, fmt.Sprintf("%s by %s in the router's kernel", vip, want), func() error {
-		routes, err := r.kernel.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Dst: netipx.AddrIPNet(vip)}, netlink.RT_FILTER_DST)
+		routes, err := r.kernel.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Dst: netipx.AddrIPNet(vip)},
+			netlink.RT_FILTER_DST)
 		if err != nil {
 			return err
 		}
@@ -244,8 +245,8 @@ func nodeName(a netip.Addr) string {
 // Ingress asks the router's kernel for the next hop of a client's IPv4 flow. The kernel
 // computes the hash as for packets; for IPv6 it does not.
 func (r *Router) Ingress(ctx context.Context, protocol string, from, to netip.AddrPort) (string, error) {
-	out, err := r.Run(ctx, "ip", "-json", "route", "get", to.Addr().String(), "from", from.Addr().String(), "iif", "eth4",
-		"ipproto", protocol, "sport", strconv.Itoa(int(from.Port())), "dport", strconv.Itoa(int(to.Port())))
+	out, err := r.Run(ctx, "ip", "-json", "route", "get", to.Addr().String(), "from", from.Addr().String(), "iif",
+		"eth4", "ipproto", protocol, "sport", strconv.Itoa(int(from.Port())), "dport", strconv.Itoa(int(to.Port())))
 	if err != nil {
 		return "", err
 	}

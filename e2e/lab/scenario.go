@@ -23,25 +23,40 @@ type Step struct {
 // Steps returns the steps of the scenario in order.
 func Steps() []Step {
 	return []Step{
-		{"FirstService", "A Service is created", "an address, rules in the kernel, a route, then an answer", firstService},
-		{"FirstAnswer", "Time from the Service to the first answer", "median under the bound, without the router's delay of routes", firstAnswer},
-		{"FirstAnswerAggregate", "The same, where the router has a route to the pool", "median under the bound, and no change of a route", firstAnswerWithAggregate},
-		{"SourceAddress", "externalTrafficPolicy Local: source address", "pods see the client's own address", sourceAddress},
+		{"FirstService", "A Service is created", "an address, rules in the kernel, a route, then an answer",
+			firstService},
+		{"FirstAnswer", "Time from the Service to the first answer",
+			"median under the bound, without the router's delay of routes", firstAnswer},
+		{"FirstAnswerAggregate", "The same, where the router has a route to the pool",
+			"median under the bound, and no change of a route", firstAnswerWithAggregate},
+		{"SourceAddress", "externalTrafficPolicy Local: source address", "pods see the client's own address",
+			sourceAddress},
 		{"NextHops", "Which nodes announce", "Local: nodes with a ready pod; Cluster: all nodes", nextHopsFollowPolicy},
-		{"Cluster", "externalTrafficPolicy Cluster", "any node reaches any pod; masqueraded only where the pod is on another node", clusterPolicy},
+		{"Cluster", "externalTrafficPolicy Cluster",
+			"any node reaches any pod; masqueraded only where the pod is on another node", clusterPolicy},
 		{"IPv6", "Local and Cluster over IPv6", "the same as over IPv4", overIPv6},
 		{"UDP", "UDP", "pods on each node answer, and see the client's own address", overUDP},
-		{"OrderlyMove", "The only endpoint moves to another node gracefully, under load", "no request lost, except requests that the router moves", orderlyMove},
-		{"AbruptMove", "The only endpoint moves in one update and its pod is killed, under load", "only requests in flight are lost", abruptMove},
-		{"Kill", "A speaker is killed and restarted, under load", "no request lost, no change of the route", killSpeaker},
-		{"Upgrade", "A speaker is upgraded (SIGTERM, start), under load", "no request lost, no change of the route", upgradeSpeaker},
-		{"Flush", "Another program deletes the table, under load", "the table is restored within the bound", flushTable},
-		{"EarlyPackets", "Packets arrive before the rules", "the same client ports are answered afterwards", earlyPackets},
-		{"FlowsCluster", "Long-lived connections while a node loses its last endpoint (Cluster)", "connections that the router leaves on their node stay open", flowsUnderCluster},
-		{"FlowsLocal", "Long-lived connections while a node loses its last endpoint (Local)", "connections that the router leaves on their node stay open", flowsUnderLocal},
+		{"OrderlyMove", "The only endpoint moves to another node gracefully, under load",
+			"no request lost, except requests that the router moves", orderlyMove},
+		{"AbruptMove", "The only endpoint moves in one update and its pod is killed, under load",
+			"only requests in flight are lost", abruptMove},
+		{"Kill", "A speaker is killed and restarted, under load", "no request lost, no change of the route",
+			killSpeaker},
+		{"Upgrade", "A speaker is upgraded (SIGTERM, start), under load", "no request lost, no change of the route",
+			upgradeSpeaker},
+		{"Flush", "Another program deletes the table, under load", "the table is restored within the bound",
+			flushTable},
+		{"EarlyPackets", "Packets arrive before the rules", "the same client ports are answered afterwards",
+			earlyPackets},
+		{"FlowsCluster", "Long-lived connections while a node loses its last endpoint (Cluster)",
+			"connections that the router leaves on their node stay open", flowsUnderCluster},
+		{"FlowsLocal", "Long-lived connections while a node loses its last endpoint (Local)",
+			"connections that the router leaves on their node stay open", flowsUnderLocal},
 		{"BadInput", "Invalid objects", "each mistake is reported, and all other Services work", badInput},
-		{"Withdrawal", "A Service is deleted", "the route is removed first, the rules after the linger time", withdrawal},
-		{"Order", "Everything since the start", "no route to a node before its rules, no rules removed before the route", order},
+		{"Withdrawal", "A Service is deleted", "the route is removed first, the rules after the linger time",
+			withdrawal},
+		{"Order", "Everything since the start",
+			"no route to a node before its rules, no rules removed before the route", order},
 	}
 }
 
@@ -67,7 +82,8 @@ func (s *StepRun) addReport(other *StepRun) {
 
 // Report returns the text that a test logs about the run.
 func (s *StepRun) Report() string {
-	return "action: " + strings.Join(s.Actions, "\naction: ") + "\nobservation: " + strings.Join(s.Observations, "\nobservation: ")
+	return "action: " + strings.Join(s.Actions, "\naction: ") + "\nobservation: " +
+		strings.Join(s.Observations, "\nobservation: ")
 }
 
 // Scenario runs all steps on a lab and prints them in columns. It continues after a failed
@@ -81,7 +97,8 @@ func Scenario(ctx context.Context, w io.Writer, l *Lab) error {
 		s := &StepRun{Lab: l}
 		err := step.Run(ctx, s)
 		title := fmt.Sprintf("%d %s\n%s, %.2f s", i+1, step.Title, outcome(err), time.Since(began).Seconds())
-		fmt.Fprintf(w, "\n%s", row(title, strings.Join(s.Actions, "\n"), strings.Join(s.Observations, "\n"), step.Expected))
+		fmt.Fprintf(w, "\n%s", row(title, strings.Join(s.Actions, "\n"), strings.Join(s.Observations, "\n"),
+			step.Expected))
 		if err != nil {
 			fmt.Fprintf(w, "FAILED: %s\n", strings.ReplaceAll(err.Error(), "\n", "\n        "))
 			failed = append(failed, step.Name)
@@ -91,7 +108,8 @@ func Scenario(ctx context.Context, w io.Writer, l *Lab) error {
 		}
 	}
 	if len(failed) > 0 {
-		return fmt.Errorf("failed steps: %s; the logs are in %s while the lab is up (make lab KEEP=1)", strings.Join(failed, ", "), l.path("log"))
+		return fmt.Errorf("failed steps: %s; the logs are in %s while the lab is up (make lab KEEP=1)",
+			strings.Join(failed, ", "), l.path("log"))
 	}
 	return nil
 }
@@ -108,8 +126,10 @@ func startSpeakers(ctx context.Context, s *StepRun) error {
 	if err := s.StartSpeakers(ctx, NodeNames...); err != nil {
 		return err
 	}
-	s.Action("`fanfare speaker %s --node-name N` in the namespace of each of %s", strings.Join(s.Cluster.SpeakerArgs("N"), " "), strings.Join(NodeNames, ", "))
-	s.Observed("%s on tor1 has sessions with %s, %.2f s after the start", s.Router.software, strings.Join(NodeNames, ", "), time.Since(began).Seconds())
+	s.Action("`fanfare speaker %s --node-name N` in the namespace of each of %s",
+		strings.Join(s.Cluster.SpeakerArgs("N"), " "), strings.Join(NodeNames, ", "))
+	s.Observed("%s on tor1 has sessions with %s, %.2f s after the start", s.Router.software,
+		strings.Join(NodeNames, ", "), time.Since(began).Seconds())
 	return nil
 }
 

@@ -45,7 +45,8 @@ func firstAnswerWithAggregate(ctx context.Context, s *StepRun) (err error) {
 	const repeats = 15
 	var all []time.Duration
 	for i := range repeats {
-		took, err := s.measureAggregated(ctx, fmt.Sprintf("part-%d", i), netip.AddrFrom4([4]byte{192, 0, 2, byte(130 + i)}))
+		took, err := s.measureAggregated(ctx, fmt.Sprintf("part-%d", i),
+			netip.AddrFrom4([4]byte{192, 0, 2, byte(130 + i)}))
 		if err != nil {
 			return err
 		}
@@ -53,7 +54,8 @@ func firstAnswerWithAggregate(ctx context.Context, s *StepRun) (err error) {
 	}
 	slices.Sort(all)
 	bound := s.within(firstAnswerBound)
-	s.Action("the pool had announce Advertised, and a BGPAdvertisement announced it as %s; %d times a new Service (Cluster) was created", aggregate, repeats)
+	s.Action("the pool had announce Advertised, and a BGPAdvertisement announced it as %s; %d times a new Service "+
+		"(Cluster) was created", aggregate, repeats)
 	s.Observed("no route changed in %s; first answer after %s in the median, %s at worst (bound: %s)",
 		s.Router.software, ms(all[repeats/2]), ms(all[repeats-1]), bound)
 	if all[repeats/2] >= bound {

@@ -7,10 +7,13 @@ import (
 
 // otherRouter repeats the first answer with a router that does not delay routes. It is not
 // one of Steps, because it builds its own lab.
-var otherRouter = Step{"OtherRouter", "Time to the first answer with BIRD as the router, in a second lab", "median under the bound, including the router", firstAnswerWithBIRD}
+var otherRouter = Step{"OtherRouter", "Time to the first answer with BIRD as the router, in a second lab",
+	"median under the bound, including the router", firstAnswerWithBIRD}
 
 func firstAnswerWithBIRD(ctx context.Context, s *StepRun) (err error) {
-	l, err := Up(ctx, Options{ID: s.ID + "bird", Topology: s.Topology, Objects: s.Objects, Binary: s.Binary, Software: BIRD, Slack: s.Slack})
+	l, err := Up(ctx, Options{
+		ID: s.ID + "bird", Topology: s.Topology, Objects: s.Objects, Binary: s.Binary, Software: BIRD, Slack: s.Slack,
+	})
 	if err != nil {
 		return err
 	}

@@ -20,9 +20,11 @@ var invalidObjects = []struct {
 	named      []string
 }{
 	{"typo", "apiVersion: v1\nkind: Service\nmetadata: {name: typo\nspec: [\n", []string{"typo.yaml"}},
-	{"office", "apiVersion: fanfare.io/v1alpha1\nkind: AddressPool\nmetadata: {name: office}\nspec:\n  announce: BGP\n  addresses: [192.0.2.128/25]\n",
+	{"office", "apiVersion: fanfare.io/v1alpha1\nkind: AddressPool\nmetadata: {name: office}\nspec:\n  announce: " +
+		"BGP\n  addresses: [192.0.2.128/25]\n",
 		[]string{"AddressPool office", "192.0.2.128", "lan"}},
-	{"tor2", "apiVersion: fanfare.io/v1alpha1\nkind: BGPPeer\nmetadata: {name: tor2}\nspec: {peerASN: 64496, myASN: 64497}\n",
+	{"tor2", "apiVersion: fanfare.io/v1alpha1\nkind: BGPPeer\nmetadata: {name: tor2}\nspec: {peerASN: " +
+		"64496, myASN: 64497}\n",
 		[]string{"BGPPeer tor2", "peerAddress"}},
 }
 
@@ -31,9 +33,11 @@ var invalidServices = []struct {
 	Service
 	named []string
 }{
-	{Service{Name: "outside", Ask: []netip.Addr{netip.MustParseAddr("198.18.0.1")}, Endpoints: At("p11")}, []string{"shop/outside", "198.18.0.1"}},
+	{Service{Name: "outside", Ask: []netip.Addr{netip.MustParseAddr("198.18.0.1")}, Endpoints: At("p11")},
+		[]string{"shop/outside", "198.18.0.1"}},
 	{Service{Name: "twin-a", Ask: []netip.Addr{netip.MustParseAddr("192.0.2.66")}, Endpoints: At("p11")}, nil},
-	{Service{Name: "twin-b", Ask: []netip.Addr{netip.MustParseAddr("192.0.2.66")}, Endpoints: At("p21")}, []string{"shop/twin-b", "192.0.2.66", "shop/twin-a"}},
+	{Service{Name: "twin-b", Ask: []netip.Addr{netip.MustParseAddr("192.0.2.66")}, Endpoints: At("p21")},
+		[]string{"shop/twin-b", "192.0.2.66", "shop/twin-a"}},
 }
 
 func badInput(ctx context.Context, s *StepRun) (err error) {
@@ -60,7 +64,8 @@ func badInput(ctx context.Context, s *StepRun) (err error) {
 			want = append(want, b.named)
 		}
 	}
-	s.Action("a file that does not parse, a pool that overlaps another, a peer with no address, a Service that requests an\n" +
+	s.Action("a file that does not parse, a pool that overlaps another, a peer with no address, a " +
+		"Service that requests an\n" +
 		"address outside every pool, two Services that request one address")
 	lines, err := s.AwaitStatusLines(ctx, want)
 	if err != nil {
@@ -149,7 +154,8 @@ func withdrawal(ctx context.Context, s *StepRun) (err error) {
 	}
 	sent, route := s.Observer.Withdrawn("n1", vip, deleted), s.Observer.RouteVia(vip, deleted)
 	s.Action("the Service was deleted")
-	s.Observed("after %s n1 sent the withdrawal to tor1, after %s tor1's kernel removed the route\nn1's kernel kept the address for %.3f s after the withdrawal (linger time %s)",
+	s.Observed("after %s n1 sent the withdrawal to tor1, after %s tor1's kernel removed the route\nn1's kernel kept "+
+		"the address for %.3f s after the withdrawal (linger time %s)",
 		ms(sent.Sub(deleted)), ms(route.Sub(deleted)), rules.Sub(sent).Seconds(), observer.Linger)
 	if rules.Sub(sent) < observer.Linger-s.SendDelay() {
 		return fmt.Errorf("kept for %s: want %s", rules.Sub(sent), observer.Linger)

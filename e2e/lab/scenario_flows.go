@@ -18,7 +18,8 @@ func flowsUnderCluster(ctx context.Context, s *StepRun) error {
 }
 
 func flowsUnderLocal(ctx context.Context, s *StepRun) error {
-	return s.withFlows(ctx, Service{Name: "longlived-local", Policy: localTraffic, Endpoints: At("p11", "p21", "p31")}, []string{"n2", "n3"})
+	return s.withFlows(ctx, Service{Name: "longlived-local", Policy: localTraffic, Endpoints: At("p11", "p21", "p31")},
+		[]string{"n2", "n3"})
 }
 
 // withFlows opens connections to a Service with a pod on each node and removes n1's pod.
@@ -100,8 +101,10 @@ func (s *StepRun) judgeFlows(flows *Flows, before, now map[*Flow]string) error {
 			}
 		}
 	}
-	s.Action("%d connections, a line every 50 ms on each, pods on n1, n2 and n3; p11, the last one on n1, was terminated and removed", flowNumber)
-	s.Observed("%d were to p11 and ended with it\n%d to other pods stayed on their node: %d of them are open\n%d to other pods were moved to another node by the router: %d of them are open",
+	s.Action("%d connections, a line every 50 ms on each, pods on n1, n2 and n3; p11, the last one on n1, was "+
+		"terminated and removed", flowNumber)
+	s.Observed("%d were to p11 and ended with it\n%d to other pods stayed on their node: %d of them are open\n%d to "+
+		"other pods were moved to another node by the router: %d of them are open",
 		gone, kept, kept-len(errs), moved, movedAlive)
 	if gone == 0 || kept == 0 {
 		errs = append(errs, errors.New("want some connections to p11 and some that the router kept"))
@@ -143,7 +146,8 @@ func (s *StepRun) earlyWithoutSpeaker(ctx context.Context) (err error) {
 	if _, err := n3.Run(ctx, s.Binary, "cleanup", "--run-dir", s.Speaker("n3").RunDir); err != nil {
 		return err
 	}
-	for _, rule := range []string{"add table inet other", "add chain inet other forward { type filter hook forward priority 0; }",
+	for _, rule := range []string{"add table inet other",
+		"add chain inet other forward { type filter hook forward priority 0; }",
 		"add rule inet other forward ct state new counter accept"} {
 		if _, err := n3.Run(ctx, "nft", rule); err != nil {
 			return err
@@ -154,10 +158,12 @@ func (s *StepRun) earlyWithoutSpeaker(ctx context.Context) (err error) {
 		err = errors.Join(err, e)
 	}()
 	return s.early(ctx, vip, "n3", "p31", func(entries int) error {
-		s.Action("a SYN and a datagram to %s reached n3 before its speaker ran; then the speaker was started and a Service created", vip)
+		s.Action("a SYN and a datagram to %s reached n3 before its speaker ran; then the speaker was started "+
+			"and a Service created", vip)
 		s.Observed("they left %d conntrack entries on n3", entries)
 		if entries < 2 {
-			return fmt.Errorf("%d conntrack entries before the speaker's start: want the untranslated entries that this step tests", entries)
+			return fmt.Errorf("%d conntrack entries before the speaker's start: want the untranslated entries "+
+				"that this step tests", entries)
 		}
 		return s.StartSpeakers(ctx, "n3")
 	})
@@ -165,7 +171,8 @@ func (s *StepRun) earlyWithoutSpeaker(ctx context.Context) (err error) {
 
 // early sends the first packets by a static route, creates the Service, and then uses the
 // same client ports.
-func (s *StepRun) early(ctx context.Context, vip netip.Addr, node, pod string, between func(entries int) error) (err error) {
+func (s *StepRun) early(ctx context.Context, vip netip.Addr, node, pod string,
+	between func(entries int) error) (err error) {
 	web, echo := netip.AddrPortFrom(vip, 80), netip.AddrPortFrom(vip, 7)
 	// These ports are below the kernel's range for other connections.
 	from := netip.AddrPortFrom(ClientAddr, 2000+uint16(vip.As4()[3]))

@@ -12,7 +12,8 @@ import (
 
 // lostLink tests layer 2 without the router of the other steps. It is not one of Steps,
 // because it builds its own lab.
-var lostLink = Step{"LostLink", "Layer 2: the node that answers by ARP loses its link, under load, in a third lab", "no request lost that begins after another node has taken over", answerByARP}
+var lostLink = Step{"LostLink", "Layer 2: the node that answers by ARP loses its link, under load, in a third lab",
+	"no request lost that begins after another node has taken over", answerByARP}
 
 // discovery is the speaker's discoveryTime. If a speaker misses a node so soon after its start, it
 // waits for the node before it takes over: the speaker itself may be cut off.
@@ -40,7 +41,9 @@ func answerByARP(ctx context.Context, s *StepRun) (err error) {
 // that only the address moves.
 func loseLink(ctx context.Context, s *StepRun) error {
 	const node = "n1"
-	svc := Service{Name: "cable", Annotations: map[string]string{"fanfare.io/l2-node": node}, Endpoints: At("p21", "p31")}
+	svc := Service{
+		Name: "cable", Annotations: map[string]string{"fanfare.io/l2-node": node}, Endpoints: At("p21", "p31"),
+	}
 	if err := s.Cluster.Put(svc); err != nil {
 		return err
 	}
@@ -72,9 +75,11 @@ func loseLink(ctx context.Context, s *StepRun) error {
 		return err
 	}
 	r := load.Stop()
-	s.Action("%s answered by ARP for %s, and a host on the same segment opened %d connections a second; then the node's link was taken down", node, vip, Rate)
+	s.Action("%s answered by ARP for %s, and a host on the same segment opened %d connections a second; then the "+
+		"node's link was taken down", node, vip, Rate)
 	s.Observed("after %s the host sends to another node\n%s", ms(moved.Sub(disconnected)), r)
-	if later := slices.DeleteFunc(slices.Clone(r.Lost), func(l Loss) bool { return !l.Begin.After(moved) }); len(later) > 0 {
+	if later := slices.DeleteFunc(slices.Clone(r.Lost),
+		func(l Loss) bool { return !l.Begin.After(moved) }); len(later) > 0 {
 		return fmt.Errorf("requests were lost that began after the move:\n%s", Report{Lost: later}.Losses(moved))
 	}
 	return nil

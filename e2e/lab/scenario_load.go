@@ -20,7 +20,8 @@ type Moment struct {
 
 // UnderLoad serves a Service whose only endpoint is p11 under Local, and runs a schedule
 // under load. It returns the address, the start of the load and its report.
-func (s *StepRun) UnderLoad(ctx context.Context, svc Service, until time.Duration, schedule func(vip netip.Addr) []Moment) (vip netip.Addr, began time.Time, r Report, err error) {
+func (s *StepRun) UnderLoad(ctx context.Context, svc Service, until time.Duration,
+	schedule func(vip netip.Addr) []Moment) (vip netip.Addr, began time.Time, r Report, err error) {
 	vip, err = s.Serve(ctx, svc, "n1")
 	defer s.Drop(ctx, &err, svc.Name, vip)
 	if err != nil {
@@ -32,7 +33,8 @@ func (s *StepRun) UnderLoad(ctx context.Context, svc Service, until time.Duratio
 
 // LoadWhile runs a schedule while it sends requests to an address. It returns the start of
 // the load and its report.
-func (s *StepRun) LoadWhile(ctx context.Context, vip netip.Addr, until time.Duration, schedule ...Moment) (began time.Time, r Report, err error) {
+func (s *StepRun) LoadWhile(ctx context.Context, vip netip.Addr, until time.Duration,
+	schedule ...Moment) (began time.Time, r Report, err error) {
 	began = time.Now()
 	load := s.Client.StartLoad(ctx, netip.AddrPortFrom(vip, 80))
 	for _, m := range append(schedule, Moment{until, func() error { return nil }}) {
@@ -63,7 +65,8 @@ func (l *Lab) withoutInterrupted(r Report, vip netip.Addr, began time.Time) (rep
 	interrupted, rest := r.splitInterrupted(l.Observer.RouteChanges(vip, began, time.Now()))
 	report = r.String()
 	if len(interrupted) > 0 {
-		report += fmt.Sprintf("\n%d of the lost requests were in flight when the router moved them to another node", len(interrupted))
+		report += fmt.Sprintf("\n%d of the lost requests were in flight when the router moved them to another node",
+			len(interrupted))
 	}
 	return report, rest
 }
@@ -91,7 +94,8 @@ func orderlyMove(ctx context.Context, s *StepRun) error {
 	}
 	s.Action("%d new connections a second for 7 s\n"+
 		"1.5 s: p21 on n2 is ready too; 3.0 s: p11 on n1 is terminating, and serves; 5.0 s: p11 is removed", Rate)
-	s.Observed("tor1's kernel sent %s to n2 alone %s after p11 began to terminate", vip, ms(s.Observer.RouteVia(vip, left, "n2").Sub(left)))
+	s.Observed("tor1's kernel sent %s to n2 alone %s after p11 began to terminate", vip,
+		ms(s.Observer.RouteVia(vip, left, "n2").Sub(left)))
 	report, err := s.NoneLost(r, vip, began)
 	s.Observed("%s", report)
 	return errors.Join(err, wantBoth(r))
@@ -149,7 +153,8 @@ func onlyInFlight(r Report, began, before time.Time, when string) error {
 		}
 	}
 	if late > 0 {
-		return fmt.Errorf("%d of %d lost requests began after %s, %+.3f s:\n%s", late, len(r.Lost), when, before.Sub(began).Seconds(), r.Losses(began))
+		return fmt.Errorf("%d of %d lost requests began after %s, %+.3f s:\n%s", late, len(r.Lost), when,
+			before.Sub(began).Seconds(), r.Losses(began))
 	}
 	return nil
 }
@@ -184,8 +189,10 @@ func (s *StepRun) restartUnderLoad(ctx context.Context, name, how string, end fu
 	}
 	// Deleting the Service changes the route too: count before that.
 	changes := len(s.Observer.RouteChanges(vip, ended, began.Add(5*time.Second)))
-	s.Action("%d new connections a second for 5 s, all through n1; its speaker got %s at 0.5 s and was started at 1.5 s", Rate, how)
-	s.Observed("the session was up again %s after the start; changes of the route in tor1's kernel: %d", ms(back), changes)
+	s.Action("%d new connections a second for 5 s, all through n1; its speaker got %s at 0.5 s and "+
+		"was started at 1.5 s", Rate, how)
+	s.Observed("the session was up again %s after the start; changes of the route in tor1's kernel: %d", ms(back),
+		changes)
 	if changes > 0 {
 		err = fmt.Errorf("the route changed %d times: want it untouched", changes)
 	}
@@ -216,7 +223,8 @@ func flushTable(ctx context.Context, s *StepRun) error {
 	}
 	bound := s.within(repairBound)
 	restored := s.Observer.RuleSince("n1", vip, deleted)
-	s.Action("%d new connections a second for 4 s, all through n1; at 1 s: nft delete table inet %s", Rate, observer.Table)
+	s.Action("%d new connections a second for 4 s, all through n1; at 1 s: nft delete table inet %s", Rate,
+		observer.Table)
 	s.Observed("%s\nthe table was missing for %s (bound: %s)", r, ms(outage), bound)
 	if outage > bound {
 		err = fmt.Errorf("repaired in %s: want at most %s", ms(outage), bound)

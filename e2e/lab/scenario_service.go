@@ -63,7 +63,8 @@ func (l latency) withoutRouter() time.Duration { return l.answer - l.insideRoute
 // address in the rules of its only node, announced and routed.
 func (s *StepRun) latency(ctx context.Context, vip netip.Addr, began time.Time, node string) (l latency, err error) {
 	err = Await(ctx, Settle, "the observer's events of "+vip.String(), func() error {
-		rules, update, route := s.Observer.RuleSince(node, vip, began), s.Observer.Announced(node, vip, began), s.Observer.RouteVia(vip, began, node)
+		rules, update, route := s.Observer.RuleSince(node, vip, began), s.Observer.Announced(node, vip, began),
+			s.Observer.RouteVia(vip, began, node)
 		if rules.IsZero() || update.IsZero() || route.IsZero() {
 			return fmt.Errorf("seen: rules %t, UPDATE %t, route %t", !rules.IsZero(), !update.IsZero(), !route.IsZero())
 		}
@@ -93,7 +94,8 @@ func firstAnswer(ctx context.Context, s *StepRun) error {
 	const repeats = 15
 	var all []latency
 	for i := range repeats {
-		l, err := s.measureFirstAnswer(ctx, fmt.Sprintf("fresh-%d", i), netip.AddrFrom4([4]byte{192, 0, 2, byte(100 + i)}))
+		l, err := s.measureFirstAnswer(ctx, fmt.Sprintf("fresh-%d", i),
+			netip.AddrFrom4([4]byte{192, 0, 2, byte(100 + i)}))
 		if err != nil {
 			return err
 		}
@@ -102,15 +104,18 @@ func firstAnswer(ctx context.Context, s *StepRun) error {
 	s.Action("%d times: a new Service was created while the client tried its address every 2 ms", repeats)
 	s.Observed("medians: rules in the kernel after %s, BGP UPDATE at tor1 after %s, route in its kernel after %s",
 		ms(median(all, latency.untilRules)), ms(median(all, latency.untilUpdate)), ms(median(all, latency.untilRoute)))
-	s.Observed("first answer after %s in the median, %s at worst", ms(median(all, latency.untilAnswer)), ms(sorted(all, latency.untilAnswer)[repeats-1]))
+	s.Observed("first answer after %s in the median, %s at worst", ms(median(all, latency.untilAnswer)),
+		ms(sorted(all, latency.untilAnswer)[repeats-1]))
 	return s.judgeFirstAnswer(all)
 }
 
 // judgeFirstAnswer leaves out the router's delay.
 func (s *StepRun) judgeFirstAnswer(all []latency) error {
-	insideRouter, counts, bound := median(all, latency.insideRouter), median(all, latency.untilAnswer), s.within(firstAnswerBound)
+	insideRouter, counts, bound := median(all, latency.insideRouter), median(all, latency.untilAnswer),
+		s.within(firstAnswerBound)
 	if holds := s.Router.routeDelay(); holds == "" {
-		s.Observed("%s of that inside %s, which does not delay routes (bound for the whole: %s)", ms(insideRouter), s.Router.software, bound)
+		s.Observed("%s of that inside %s, which does not delay routes (bound for the whole: %s)", ms(insideRouter),
+			s.Router.software, bound)
 	} else {
 		counts = median(all, latency.withoutRouter)
 		s.Observed("%s of that inside %s, which delays %s,\nand %s for Fanfare and the packets (bound: %s)",
@@ -128,7 +133,9 @@ const idle = 50 * time.Millisecond
 // measureFirstAnswer measures a Service with the address vip.
 func (s *StepRun) measureFirstAnswer(ctx context.Context, name string, vip netip.Addr) (l latency, err error) {
 	defer s.Drop(ctx, &err, name, vip)
-	began, at, err := s.putAndAsk(ctx, Service{Name: name, Policy: localTraffic, Ask: []netip.Addr{vip}, Endpoints: At("p11")})
+	began, at, err := s.putAndAsk(ctx, Service{
+		Name: name, Policy: localTraffic, Ask: []netip.Addr{vip}, Endpoints: At("p11"),
+	})
 	if err != nil {
 		return l, err
 	}
@@ -283,7 +290,8 @@ func (s *StepRun) CheckMasquerade(ctx context.Context, to netip.AddrPort, want .
 		node := ingress[connectionOf(a)]
 		switch see := a.Saw.Addr(); {
 		case node == "":
-			errs = append(errs, fmt.Errorf("no node's conntrack has the connection from %s to %s, which saw %s", a.From, a.Pod, a.Saw))
+			errs = append(errs, fmt.Errorf("no node's conntrack has the connection from %s to %s, which saw %s", a.From,
+				a.Pod, a.Saw))
 		case node == NodeOf(a.Pod) && see == a.From.Addr():
 			own++
 		case node != NodeOf(a.Pod) && see == NodeAddr(node, see):
@@ -293,7 +301,8 @@ func (s *StepRun) CheckMasquerade(ctx context.Context, to netip.AddrPort, want .
 		}
 	}
 	s.Action("%d connections from the client to http://%s", number, to.Addr())
-	s.Observed("answered by %s\n%d entered on the pod's own node: it saw the client's address\n%d on another node: it saw that node's address",
+	s.Observed("answered by %s\n%d entered on the pod's own node: it saw the client's address\n%d on another node: "+
+		"it saw that node's address",
 		counts(answers), own, other)
 	if own == 0 || other == 0 {
 		errs = append(errs, errors.New("want connections of both kinds"))
@@ -326,7 +335,8 @@ func overIPv6(ctx context.Context, s *StepRun) (err error) {
 			return fmt.Errorf("%s saw %s, the client is %s", a.Pod, a.Saw, a.From)
 		}
 	}
-	s.Observed("%s and %s for one Service\nLocal: tor1's kernel sends %s to [n1 n3], pods saw %s; answered by %s", vip, vip4, vip, ClientAddr6, counts(answers))
+	s.Observed("%s and %s for one Service\nLocal: tor1's kernel sends %s to [n1 n3], pods saw %s; answered by %s", vip,
+		vip4, vip, ClientAddr6, counts(answers))
 	svc.Policy = clusterTraffic
 	if _, err := s.Serve(ctx, svc, NodeNames...); err != nil {
 		return err

@@ -21,7 +21,8 @@ func TestBGPMostSpecificAdvertisementWins(t *testing.T) {
 	var texts []string
 	put := func(name, spec string) {
 		t.Helper()
-		texts = append(texts, fmt.Sprintf("apiVersion: fanfare.io/v1alpha1\nkind: BGPAdvertisement\nmetadata: {name: %s}\nspec: {%s}\n", name, spec))
+		texts = append(texts, fmt.Sprintf("apiVersion: fanfare.io/v1alpha1\nkind: BGPAdvertisement\nmetadata: "+
+			"{name: %s}\nspec: {%s}\n", name, spec))
 		await(t, l.Cluster.PutText("advertisements", strings.Join(texts, "---\n")))
 	}
 	t.Cleanup(func() {
@@ -54,13 +55,15 @@ func TestBGPMostSpecificAdvertisementWins(t *testing.T) {
 	put("peer", `med: 5, peers: [tor1], nodeSelector: {matchLabels: {kubernetes.io/hostname: n2}}`)
 	expect(route(4, "64496:1 64496:2 64496:4"), route(5, "64496:1 64496:4"), route(4, "64496:1 64496:4"))
 	put("other", `med: 6, serviceSelector: {matchLabels: {tier: front}}`) // selects other labels
-	put("rival", `med: 7`)                                                // no more specific than "all", which precedes it by name
+	// no more specific than "all", which precedes it by name
+	put("rival", `med: 7`)
 	awaitCode(t, l, "n2", vip, "AttributeOverride")
 	expect(route(4, "64496:1 64496:2 64496:4"), route(5, "64496:1 64496:4"), route(4, "64496:1 64496:4"))
 
 	// `fanfare routes` shows what the router has received.
 	text, err := l.Speaker("n2").command(ctx, "routes", "tor1", "--run-dir", l.Speaker("n2").RunDir)
-	if want := fmt.Sprintf("%s/32 198.51.100.12 64497 - 5 64496:1 64496:4", vip); err != nil || !strings.Contains(strings.Join(strings.Fields(text), " "), want) {
+	if want := fmt.Sprintf("%s/32 198.51.100.12 64497 - 5 64496:1 64496:4", vip); err != nil ||
+		!strings.Contains(strings.Join(strings.Fields(text), " "), want) {
 		t.Errorf("n2 announces (%v)\n%s\nwant %s", err, text, want)
 	}
 
@@ -104,12 +107,15 @@ func TestBGPNodeConditionsWithdrawRoutes(t *testing.T) {
 		name, old, new string
 		withdraws      bool
 	}{
-		{"the label", "\n    kubernetes.io/hostname: n1\n", "\n    kubernetes.io/hostname: n1\n    node.kubernetes.io/exclude-from-external-load-balancers: \"\"\n", true},
+		{"the label", "\n    kubernetes.io/hostname: n1\n",
+			"\n    kubernetes.io/hostname: n1\n    node.kubernetes.io/exclude-from-external-load-balancers: \"\"\n",
+			true},
 		{"cordon", "\nspec:\n", "\nspec:\n  unschedulable: true\n", false},
 		{"the taint", "\nspec:\n", "\nspec:\n  taints: [{key: fanfare.io/leaving, effect: NoSchedule}]\n", true},
 		{"not Ready", `{type: Ready, status: "True"}`, `{type: Ready, status: "False"}`, true},
 		{"unknown", `{type: Ready, status: "True"}`, `{type: Ready, status: "Unknown"}`, false},
-		{"no network", `{type: Ready, status: "True"}`, `{type: Ready, status: "True"}` + "\n    - {type: NetworkUnavailable, status: \"True\"}", true},
+		{"no network", `{type: Ready, status: "True"}`,
+			`{type: Ready, status: "True"}` + "\n    - {type: NetworkUnavailable, status: \"True\"}", true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			changed := strings.Replace(string(text), c.old, c.new, 1)
@@ -128,7 +134,8 @@ func TestBGPNodeConditionsWithdrawRoutes(t *testing.T) {
 			await(t, l.Router.AwaitNextHops(ctx, Settle, vip, NodeNames...))
 		})
 	}
-	if after, err := l.Router.neighbor(ctx, "198.51.100.11"); err != nil || after.Lost != before.Lost || after.State != "Established" {
+	if after, err := l.Router.neighbor(ctx, "198.51.100.11"); err != nil || after.Lost != before.Lost ||
+		after.State != "Established" {
 		t.Errorf("n1's session: %+v, then %+v (%v)", before, after, err)
 	}
 }

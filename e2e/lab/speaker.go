@@ -42,7 +42,8 @@ func (s *Speaker) Start() error {
 	if err := os.MkdirAll(s.RunDir, 0o755); err != nil {
 		return err
 	}
-	args := slices.Concat([]string{cmp.Or(s.Binary, s.lab.Binary), "speaker"}, s.lab.Cluster.SpeakerArgs(s.Node), s.Flags)
+	args := slices.Concat([]string{cmp.Or(s.Binary, s.lab.Binary), "speaker"}, s.lab.Cluster.SpeakerArgs(s.Node),
+		s.Flags)
 	if s.lab.Members {
 		args = append(args, "--members-key-file", s.lab.path(membersKey))
 	}

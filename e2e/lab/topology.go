@@ -125,7 +125,8 @@ func parseNode(name string, defaults, own clabNode, dir string) (Node, error) {
 	maps.Copy(n.Sysctls, own.Sysctls)
 	for _, line := range append(slices.Clone(defaults.Exec), own.Exec...) {
 		if strings.ContainsAny(line, `'"\`) {
-			return n, fmt.Errorf("topology.nodes.%s.exec %q: the lab splits at blanks and supports no quotes", name, line)
+			return n, fmt.Errorf("topology.nodes.%s.exec %q: the lab splits at blanks and supports no quotes", name,
+				line)
 		}
 		n.Exec = append(n.Exec, strings.Fields(line))
 	}

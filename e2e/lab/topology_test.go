@@ -72,8 +72,10 @@ topology:
 // The parser refuses what the lab would do differently from containerlab.
 func TestParseTopologyRefuses(t *testing.T) {
 	for text, want := range map[string]string{
-		"topology: {nodes: {a: {kind: nokia_srlinux}}}":                                                  "nokia_srlinux",
-		"topology: {nodes: {a: {kind: linux, startup-delay: 3}}}":                                        "startup-delay",
+		"topology: {nodes: {a: {kind: nokia_srlinux}}}": "nokia_srlinux",
+
+		"topology: {nodes: {a: {kind: linux, startup-delay: 3}}}": "startup-delay",
+
 		`topology: {nodes: {a: {kind: linux, exec: ["sh -c 'x'"]}}}`:                                     "quotes",
 		`topology: {nodes: {a: {kind: linux}}, links: [{endpoints: ["a:eth1", "b:eth1"]}]}`:              `no node "b"`,
 		`topology: {nodes: {a: {kind: linux}}, links: [{endpoints: ["a:eth1"]}]}`:                        "want two",
@@ -128,7 +130,8 @@ func TestTopologyOverlay(t *testing.T) {
 	added, err := Options{Topology: base, Overlays: []string{overlay}}.topology()
 	await(t, err)
 	if len(added.Nodes) != len(plain.Nodes)+1 || len(added.Links) != len(plain.Links)+3 {
-		t.Errorf("%d nodes and %d links, then %d and %d: want one and three more", len(plain.Nodes), len(plain.Links), len(added.Nodes), len(added.Links))
+		t.Errorf("%d nodes and %d links, then %d and %d: want one and three more", len(plain.Nodes), len(plain.Links),
+			len(added.Nodes), len(added.Links))
 	}
 	find := func(in *Topology, name string) Node {
 		i := slices.IndexFunc(in.Nodes, func(n Node) bool { return n.Name == name })

@@ -94,7 +94,8 @@ func TestUpgradeAndDowngradeL2(t *testing.T) {
 	old := startPrevious(t, l, l.StartL2Speakers)
 	for _, policy := range policies {
 		t.Run(policy.name, func(t *testing.T) {
-			vips := serveL2(t, l, pinnedTo(Service{Name: "upgraded", Policy: policy.policy, Families: bothFamilies, Endpoints: At("p11", "p21", "p31")}, "n2"))
+			vips := serveL2(t, l, pinnedTo(Service{Name: "upgraded", Policy: policy.policy, Families: bothFamilies,
+				Endpoints: At("p11", "p21", "p31")}, "n2"))
 			awaitOwners(t, l, vips, "n2")
 			k := keepConnections(t, l, vips)
 			k.open(30)

@@ -25,12 +25,14 @@ func TestBGPWeightsShareByEndpoints(t *testing.T) {
 	pods := []string{"p11", "p21", "p22", "p23"}
 	vip := serve(t, l, Service{Name: "weighed", Policy: localTraffic, Endpoints: At(pods...)}, "n1", "n2")
 	await(t, l.Router.AwaitWeights(ctx, vip, "n1 1, n2 1"))
-	expectShares(t, requests(t, l, 1000, port(vip, 80)), 9, map[string]float64{"p11": 50, "p21": 50. / 3, "p22": 50. / 3, "p23": 50. / 3})
+	expectShares(t, requests(t, l, 1000, port(vip, 80)), 9,
+		map[string]float64{"p11": 50, "p21": 50. / 3, "p22": 50. / 3, "p23": 50. / 3})
 
 	before := sessionLogLines(l)
 	weighByEndpoints(t, l)
 	await(t, l.Router.AwaitWeights(ctx, vip, "n1 25, n2 75"))
-	expectShares(t, requests(t, l, 10_000, port(vip, 80)), 2, map[string]float64{"p11": 25, "p21": 25, "p22": 25, "p23": 25})
+	expectShares(t, requests(t, l, 10_000, port(vip, 80)), 2,
+		map[string]float64{"p11": 25, "p21": 25, "p22": 25, "p23": 25})
 
 	text, err := l.Speaker("n2").StatusText(ctx)
 	await(t, err)
@@ -80,7 +82,11 @@ func addPod(t *testing.T, l *Lab, name string) {
 	t.Helper()
 	ctx, node, number := t.Context(), NodeOf(name), name[2:]
 	addr4, addr6, gateway := PodAddr(name, "IPv4"), PodAddr(name, "IPv6"), "10.244."+name[1:2]+".1"
-	pod := Node{Name: name, Sysctls: map[string]string{"net.ipv6.conf.all.disable_ipv6": "0", "net.ipv6.conf.default.accept_dad": "0"}}
+	pod := Node{
+		Name: name, Sysctls: map[string]string{
+			"net.ipv6.conf.all.disable_ipv6": "0", "net.ipv6.conf.default.accept_dad": "0",
+		},
+	}
 	await(t, l.addNamespace(ctx, pod))
 	t.Cleanup(func() {
 		l.namespaces[name].Close()
@@ -96,8 +102,10 @@ func addPod(t *testing.T, l *Lab, name string) {
 		await(t, err)
 	})
 	for on, commands := range map[string]string{
-		node: fmt.Sprintf("addr add %s/32 dev %s\naddr add fe80::1/64 dev %[2]s nodad\nroute add %[3]s/32 dev %[2]s\nroute add %[4]s/128 dev %[2]s", gateway, iface, addr4, addr6),
-		name: fmt.Sprintf("addr add %s/32 dev eth1\naddr add %s/128 dev eth1 nodad\nroute add %[3]s/32 dev eth1\nroute add default via %[3]s\nroute add default via fe80::1 dev eth1", addr4, addr6, gateway),
+		node: fmt.Sprintf("addr add %s/32 dev %s\naddr add fe80::1/64 dev %[2]s nodad\nroute add %[3]s/32 dev "+
+			"%[2]s\nroute add %[4]s/128 dev %[2]s", gateway, iface, addr4, addr6),
+		name: fmt.Sprintf("addr add %s/32 dev eth1\naddr add %s/128 dev eth1 nodad\nroute add %[3]s/32 dev "+
+			"eth1\nroute add default via %[3]s\nroute add default via fe80::1 dev eth1", addr4, addr6, gateway),
 	} {
 		for line := range strings.Lines(commands) {
 			_, err := l.namespaces[on].Run(ctx, append([]string{"ip"}, strings.Fields(line)...)...)
@@ -151,7 +159,8 @@ func expectShares(t *testing.T, answers map[string]int, tolerance float64, want 
 		share := 100 * float64(answers[pod]) / float64(sum)
 		shares = append(shares, fmt.Sprintf("%s %.1f %%", cmp.Or(pod, "no pod"), share))
 		if math.Abs(share-want[pod]) > tolerance {
-			t.Errorf("%s answered %d of %d requests, %.1f %%: want %.1f %%, give or take %g", pod, answers[pod], sum, share, want[pod], tolerance)
+			t.Errorf("%s answered %d of %d requests, %.1f %%: want %.1f %%, give or take %g", pod, answers[pod], sum,
+				share, want[pod], tolerance)
 		}
 	}
 	t.Logf("%d requests: %s", sum, strings.Join(shares, ", "))

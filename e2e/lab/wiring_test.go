@@ -45,7 +45,8 @@ func TestLabRoutesBetweenNodes(t *testing.T) {
 				continue
 			}
 			c := Client{Namespace: l.Namespace(from)}
-			if a, err := c.Get(ctx, netip.AddrPort{}, port(netip.MustParseAddr(to), WebPort)); err != nil || a.Saw.Addr() != a.From.Addr() {
+			if a, err := c.Get(ctx, netip.AddrPort{}, port(netip.MustParseAddr(to), WebPort)); err != nil ||
+				a.Saw.Addr() != a.From.Addr() {
 				t.Errorf("%s to %s: %+v, %v", from, to, a, err)
 			}
 		}

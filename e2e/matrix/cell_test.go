@@ -147,13 +147,15 @@ func (c *cell) measure(p promise) (r result, broken []string, err error) {
 	for _, l := range report.Lost {
 		causes := c.causes(l.From.Port(), c.loadPort(), l.Begin, l.End)
 		r.LostAt = append(r.LostAt, int(l.Begin.Sub(c.begun).Milliseconds()))
-		requests = append(requests, loss{fmt.Sprintf("a request was lost: began %+.3f s, ended %+.3f s (away %s), through %v: %v", c.since(l.Begin), c.since(l.End), c.awayText(),
-			c.paths.Of(c.network(), l.From.Port(), c.loadPort()), l.Err), causes})
+		requests = append(requests, loss{fmt.Sprintf(
+			"a request was lost: began %+.3f s, ended %+.3f s (away %s), through %v: %v", c.since(l.Begin),
+			c.since(l.End), c.awayText(), c.paths.Of(c.network(), l.From.Port(), c.loadPort()), l.Err), causes})
 	}
 	for _, f := range c.flows.All {
 		if err := f.Err(); err != nil {
 			causes := c.causes(f.From.Port(), 7, c.began, f.Ended())
-			ended = append(ended, loss{fmt.Sprintf("a connection to %s was lost: %+.3f s, through %v: %v", f.Pod, c.since(f.Ended()), c.paths.Of(c.network(), f.From.Port(), 7), err), causes})
+			ended = append(ended, loss{fmt.Sprintf("a connection to %s was lost: %+.3f s, through %v: %v", f.Pod,
+				c.since(f.Ended()), c.paths.Of(c.network(), f.From.Port(), 7), err), causes})
 		}
 	}
 	r.Slowest = report.Longest
@@ -200,7 +202,8 @@ func (c *cell) causes(client, server uint16, begin, end time.Time) (all cause) {
 	if len(nodes) > 1 {
 		all |= moved
 	}
-	if !c.awayFrom.IsZero() && begin.Before(c.awayTo) && end.After(c.awayFrom) && (c.everywhere() || slices.Contains(nodes, c.node)) {
+	if !c.awayFrom.IsZero() && begin.Before(c.awayTo) && end.After(c.awayFrom) &&
+		(c.everywhere() || slices.Contains(nodes, c.node)) {
 		all |= away
 	}
 	return all
@@ -237,9 +240,10 @@ func (c *cell) violations() (all []string) {
 
 // describe returns the result as a line.
 func (r result) describe() string {
-	return fmt.Sprintf("%d of %d requests lost (%d moved, %d away), %d of %d connections (%d moved, %d away), slowest answer %s, %d changes of the route or owner, away for %s, as before after %s",
-		r.Requests.Lost, r.Requests.All, r.Requests.Moved, r.Requests.Away, r.Connections.Lost, r.Connections.All, r.Connections.Moved, r.Connections.Away,
-		round(r.Slowest), r.Flaps, round(r.Away), round(r.Back))
+	return fmt.Sprintf("%d of %d requests lost (%d moved, %d away), %d of %d connections (%d moved, %d away), "+
+		"slowest answer %s, %d changes of the route or owner, away for %s, as before after %s",
+		r.Requests.Lost, r.Requests.All, r.Requests.Moved, r.Requests.Away, r.Connections.Lost, r.Connections.All,
+		r.Connections.Moved, r.Connections.Away, round(r.Slowest), r.Flaps, round(r.Away), round(r.Back))
 }
 
 func round(d time.Duration) time.Duration { return d.Round(time.Millisecond) }

@@ -30,20 +30,27 @@ const apiServerAway = "api-server-away"
 
 var disturbances = []disturbance{
 	{name: "speaker-killed", title: "the speaker gets SIGKILL, and is started 2 s later", do: killSpeaker},
-	{name: "speaker-frozen", title: "the speaker gets SIGSTOP until packets go elsewhere, and for at least 4 s; then SIGCONT", do: freezeSpeaker},
-	{name: "speaker-upgraded", title: "SIGTERM, and a start with the table's next schema; then back in the same way", do: upgradeSpeaker},
+	{name: "speaker-frozen", title: "the speaker gets SIGSTOP until packets go elsewhere, and for at " +
+		"least 4 s; then SIGCONT", do: freezeSpeaker},
+	{name: "speaker-upgraded", title: "SIGTERM, and a start with the table's next schema; then back in the same way",
+		do: upgradeSpeaker},
 	{name: "router-restarted", title: "the router's software stops (SIGTERM) and starts", do: restartRouter},
 	{name: "session-cleared", title: "the router clears the session with the node", do: clearSession},
 	{name: "link-flap", title: "the node's link to the router is down for 1 s", do: flapLink},
 	{name: "table-flushed", title: "another program flushes the node's ruleset", do: flushTable},
-	{name: "conntrack-full", title: "the node's conntrack is full for 1 s", prepare: nearlyFillConntrack, do: fillConntrack},
+	{name: "conntrack-full", title: "the node's conntrack is full for 1 s", prepare: nearlyFillConntrack,
+		do: fillConntrack},
 	{name: apiServerAway, title: "the API server is killed, and started 3 s later", do: stopAPIServer},
 	{name: "gossip-away", title: "the node's packets to and from port 7874 are dropped for 3 s", do: blockGossip},
-	{name: "bad-object", title: "invalid objects, and Services that ask for what they cannot have, are applied", do: applyBadObjects},
-	{name: "hostile-tenant", title: "1,000 Services with mistakes (100 beside kube-proxy), and some as large as can be, are created in another namespace, and deleted", do: floodObjects},
+	{name: "bad-object", title: "invalid objects, and Services that ask for what they cannot have, are applied",
+		do: applyBadObjects},
+	{name: "hostile-tenant", title: "1,000 Services with mistakes (100 beside kube-proxy), and some as large as can " +
+		"be, are created in another namespace, and deleted", do: floodObjects},
 	{name: "object-deleted", title: "the pool and another Service are deleted, and created again", do: deleteObjects},
-	{name: "node-added", title: "a Node is created, and a speaker starts there for the first time", prepare: removeNode, do: addNode},
-	{name: "node-drained", title: "the node is tainted, and its speaker stopped when it gets no more packets; then it returns", do: drainNode},
+	{name: "node-added", title: "a Node is created, and a speaker starts there for the first time", prepare: removeNode,
+		do: addNode},
+	{name: "node-drained", title: "the node is tainted, and its speaker stopped when it gets no more " +
+		"packets; then it returns", do: drainNode},
 }
 
 func killSpeaker(ctx context.Context, c *cell) error {
@@ -169,7 +176,8 @@ const gossipPort = 7874
 func flushTable(ctx context.Context, c *cell) error {
 	command := []string{"nft", "flush", "ruleset"}
 	if c.proxy != "" || c.calico {
-		command = []string{"nft", "delete", "table", "inet", "fanfare"} // kube-proxy would not repair its own, nor the lab's Felix
+		// kube-proxy would not repair its own, nor the lab's Felix
+		command = []string{"nft", "delete", "table", "inet", "fanfare"}
 	}
 	before, err := c.iptablesRules(ctx)
 	if err != nil {
@@ -246,16 +254,20 @@ func blockGossip(ctx context.Context, c *cell) error {
 // invalid are objects with a mistake that an API server refuses, and that a folder of files may have.
 // The row aggregate uses the advertisement of that name.
 var invalid = map[string]string{
-	"tor2":          "apiVersion: fanfare.io/v1alpha1\nkind: BGPPeer\nmetadata: {name: tor2}\nspec: {peerASN: 64496, myASN: 64497}\n",
-	"advertisement": "apiVersion: fanfare.io/v1alpha1\nkind: BGPAdvertisement\nmetadata: {name: lan}\nspec: {pools: [lan], aggregationLength: 240}\n",
-	"wlan":          "apiVersion: fanfare.io/v1alpha1\nkind: L2Advertisement\nmetadata: {name: wlan}\nspec: {pools: [LAN]}\n",
+	"tor2": "apiVersion: fanfare.io/v1alpha1\nkind: BGPPeer\nmetadata: {name: tor2}\nspec: {peerASN: " +
+		"64496, myASN: 64497}\n",
+	"advertisement": "apiVersion: fanfare.io/v1alpha1\nkind: BGPAdvertisement\nmetadata: {name: lan}\nspec: {pools: " +
+		"[lan], aggregationLength: 240}\n",
+	"wlan": "apiVersion: fanfare.io/v1alpha1\nkind: L2Advertisement\nmetadata: {name: " +
+		"wlan}\nspec: {pools: [LAN]}\n",
 }
 
 // mistaken are objects that an API server accepts, and a file that is no object.
 func (c *cell) mistaken() map[string]string {
 	all := map[string]string{
-		"office":  strings.Replace(c.pool(), "name: lan", "name: office", 1),
-		"nowhere": "apiVersion: fanfare.io/v1alpha1\nkind: BGPAdvertisement\nmetadata: {name: nowhere}\nspec: {pools: [lann], peers: [tor9], aggregationLength: 8}\n",
+		"office": strings.Replace(c.pool(), "name: lan", "name: office", 1),
+		"nowhere": "apiVersion: fanfare.io/v1alpha1\nkind: BGPAdvertisement\nmetadata: {name: nowhere}\nspec: " +
+			"{pools: [lann], peers: [tor9], aggregationLength: 8}\n",
 	}
 	if c.kube == nil {
 		all["typo"] = "apiVersion: v1\nkind: Service\nmetadata: {name: typo\nspec: [\n"

@@ -63,10 +63,12 @@ var features = []feature{
 		router:  "router bgp 64496\n neighbor nodes bfd 3 300 300\n"},
 	{name: "graceful-restart", title: "Cluster, graceful restart with a restart time of 10 s",
 		service: lab.Service{Endpoints: onEachNode},
-		peer:    peer("peerAddress: 198.51.100.1", "peerASN: 64496", "holdTime: 3s", "gracefulRestart: {enabled: true, restartTime: 10s}")},
+		peer: peer("peerAddress: 198.51.100.1", "peerASN: 64496", "holdTime: 3s",
+			"gracefulRestart: {enabled: true, restartTime: 10s}")},
 	{name: "no-graceful-restart", title: "Local, without graceful restart",
 		service: lab.Service{Policy: local, Endpoints: onEachNode},
-		peer:    peer("peerAddress: 198.51.100.1", "peerASN: 64496", "holdTime: 3s", "gracefulRestart: {enabled: false}")},
+		peer: peer("peerAddress: 198.51.100.1", "peerASN: 64496", "holdTime: 3s",
+			"gracefulRestart: {enabled: false}")},
 	{name: "unnumbered", title: "Local, BGP over links without addresses",
 		service:  lab.Service{Policy: local, Endpoints: onEachNode},
 		overlays: []string{"unnumbered.yml"}, unnumbered: true, router: unnumberedRouter(),
@@ -115,12 +117,15 @@ func unnumberedRouter() string {
 	// FRR 8.4 does not install the kernel's group of next hops again when a link was down.
 	b.WriteString("no zebra nexthop kernel enable\n")
 	for _, n := range lab.NodeNames {
-		fmt.Fprintf(&b, "interface link%s\n no ipv6 nd suppress-ra\n ipv6 nd ra-interval 1\n ipv6 nd ra-lifetime 0\nexit\n", n[1:])
+		fmt.Fprintf(&b, "interface link%s\n no ipv6 nd suppress-ra\n ipv6 nd ra-interval 1\n ipv6 nd "+
+			"ra-lifetime 0\nexit\n", n[1:])
 	}
-	b.WriteString("router bgp 64496\n no neighbor 198.51.100.11\n no neighbor 198.51.100.12\n no neighbor 198.51.100.13\n")
+	b.WriteString("router bgp 64496\n no neighbor 198.51.100.11\n no neighbor 198.51.100.12\n no " +
+		"neighbor 198.51.100.13\n")
 	for _, n := range lab.NodeNames {
 		link := "link" + n[1:]
-		fmt.Fprintf(&b, " neighbor %[1]s interface remote-as external\n neighbor %[1]s timers 1 3\n neighbor %[1]s timers connect 1\n", link)
+		fmt.Fprintf(&b, " neighbor %[1]s interface remote-as external\n neighbor %[1]s timers 1 3\n neighbor "+
+			"%[1]s timers connect 1\n", link)
 	}
 	b.WriteString(" address-family ipv6 unicast\n")
 	for _, n := range lab.NodeNames {
@@ -133,7 +138,8 @@ func unnumberedRouter() string {
 var aggregate = netip.MustParsePrefix("192.0.2.0/24")
 
 // advertisement announces it.
-const advertisement = "apiVersion: fanfare.io/v1alpha1\nkind: BGPAdvertisement\nmetadata: {name: lan}\nspec: {pools: [lan], aggregationLength: 24}\n"
+const advertisement = "apiVersion: fanfare.io/v1alpha1\nkind: BGPAdvertisement\nmetadata: {name: lan}\nspec: {pools: " +
+	"[lan], aggregationLength: 24}\n"
 
 func announceAggregate(ctx context.Context, b *testbed) error {
 	if err := b.Cluster.PutText("advertisement", advertisement); err != nil {
@@ -188,11 +194,13 @@ func watchAffinity(ctx context.Context, c *cell) (func() []string, error) {
 		}
 		for node, pods := range now {
 			before := then[node]
-			if len(before) == 1 && lab.NodeOf(before[0]) != c.node && !(node == c.node && slices.Contains(forgetful, c.disturbance.name)) {
+			if len(before) == 1 && lab.NodeOf(before[0]) != c.node &&
+				!(node == c.node && slices.Contains(forgetful, c.disturbance.name)) {
 				pods = append(pods, before...)
 			}
 			if slices.Sort(pods); len(slices.Compact(pods)) > 1 || len(before) > 1 {
-				wrong = append(wrong, fmt.Sprintf("through %s the client got to %v before, and to %v now", node, before, now[node]))
+				wrong = append(wrong, fmt.Sprintf("through %s the client got to %v before, and to %v now", node, before,
+					now[node]))
 			}
 		}
 		return wrong
@@ -244,7 +252,8 @@ func watchStranger(ctx context.Context, c *cell) (func() []string, error) {
 				ctx, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
 				defer cancel()
 				if a, err := c.client.Get(ctx, netip.AddrPortFrom(stranger, 0), c.to(80)); err == nil {
-					answered = append(answered, fmt.Sprintf("%s answered %s, which is outside of the source ranges", a.Pod, a.From))
+					answered = append(answered, fmt.Sprintf("%s answered %s, which is outside of the source ranges",
+						a.Pod, a.From))
 				}
 			}()
 			select {

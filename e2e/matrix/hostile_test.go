@@ -77,7 +77,8 @@ spec: {type: LoadBalancer, allocateLoadBalancerNodePorts: false, ports: [{port: 
 // accepts, or an address can have.
 func (c *cell) hostileLarge() map[string]string {
 	service := func(name, annotation string, more ...string) string {
-		return fmt.Sprintf("---\napiVersion: v1\nkind: Service\nmetadata: {name: %s, namespace: evil, annotations: {%s}}\nspec: {type: LoadBalancer, allocateLoadBalancerNodePorts: false, %s}\n",
+		return fmt.Sprintf("---\napiVersion: v1\nkind: Service\nmetadata: {name: %s, namespace: evil, annotations: "+
+			"{%s}}\nspec: {type: LoadBalancer, allocateLoadBalancerNodePorts: false, %s}\n",
 			name, annotation, strings.Join(more, ", "))
 	}
 	list := func(n int, item func(i int) string) string {
@@ -88,14 +89,18 @@ func (c *cell) hostileLarge() map[string]string {
 		return "[" + strings.Join(all, ", ") + "]"
 	}
 	ports := "ports: " + list(hostilePorts, func(i int) string { return fmt.Sprintf("{name: p%d, port: %d}", i, i+1) })
-	ranges := "loadBalancerSourceRanges: " + list(16_384, func(i int) string { return fmt.Sprintf("10.%d.%d.%d/32", i>>16, i>>8&255, i&255) })
+	ranges := "loadBalancerSourceRanges: " +
+		list(16_384, func(i int) string { return fmt.Sprintf("10.%d.%d.%d/32", i>>16, i>>8&255, i&255) })
 	endpoints := list(1000, func(i int) string {
 		return fmt.Sprintf("{addresses: [10.201.%d.%d], nodeName: %s}", i>>8, i&255, c.node)
 	})
-	slice := fmt.Sprintf("---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: many, namespace: evil, labels: {kubernetes.io/service-name: ports}}\naddressType: IPv4\nports: [{name: p0, port: 80, protocol: TCP}]\nendpoints: %s\n", endpoints)
+	slice := fmt.Sprintf("---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: many, "+
+		"namespace: evil, labels: {kubernetes.io/service-name: ports}}\naddressType: IPv4\nports: [{name: p0, port: "+
+		"80, protocol: TCP}]\nendpoints: %s\n", endpoints)
 	return map[string]string{
 		"hostile-ports":  service("ports", "", ports) + slice,
 		"hostile-ranges": service("ranges", "", "ports: [{port: 80}]", ranges),
-		"hostile-list":   service("list", "fanfare.io/load-balancer-ips: "+`"`+strings.Repeat("192.0.2.1, ", 20_000)+`"`, "ports: [{port: 80}]"),
+		"hostile-list": service("list", "fanfare.io/load-balancer-ips: "+`"`+strings.Repeat("192.0.2.1, ", 20_000)+
+			`"`, "ports: [{port: 80}]"),
 	}
 }

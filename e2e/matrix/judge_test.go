@@ -95,7 +95,8 @@ func (p promise) judge(r result, slack int) (broken []string) {
 		}
 	}
 	if p.flaps != anyNumber && r.Flaps > p.flaps {
-		broken = append(broken, fmt.Sprintf("the route or the owner changed %d times: want %d at most", r.Flaps, p.flaps))
+		broken = append(broken, fmt.Sprintf("the route or the owner changed %d times: want %d at most", r.Flaps,
+			p.flaps))
 	}
 	bound("it was no longer away", r.Away, p.away, slack)
 	bound("everything was as before", r.Back, p.back, min(slack, busy))
@@ -139,7 +140,8 @@ func TestJudge(t *testing.T) {
 			t.Errorf("%+v: %v: want %d", c.r, broken, c.want)
 		}
 	}
-	if broken := (promise{flaps: anyNumber}).judge(result{Flaps: 9, Away: time.Hour, Back: time.Hour}, 1); broken != nil {
+	if broken := (promise{flaps: anyNumber}).judge(result{Flaps: 9, Away: time.Hour, Back: time.Hour},
+		1); broken != nil {
 		t.Errorf("nothing is promised: %v", broken)
 	}
 }

@@ -181,7 +181,8 @@ func (b *testbed) routes(ctx context.Context) string {
 	if b.layer2 {
 		return ""
 	}
-	text, err := b.Router.Ask(ctx, "show bgp summary", "show bgp ipv4 unicast "+b.prefix.String(), "show ip route "+b.prefix.String())
+	text, err := b.Router.Ask(ctx, "show bgp summary", "show bgp ipv4 unicast "+b.prefix.String(),
+		"show ip route "+b.prefix.String())
 	if err != nil {
 		return err.Error()
 	}

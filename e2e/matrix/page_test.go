@@ -20,14 +20,18 @@ const docs = "../../docs/benchmarks"
 func TestMergedResultsOnPage(t *testing.T) {
 	old := cellResult{Feature: "local", Disturbance: "bad-object", Kept: true, Fanfare: "old"}
 	var all file
-	all.Cells = []cellResult{old, {Feature: "bfd", Disturbance: "link-flap", Kept: true, Fanfare: "old"}, {Feature: "gone", Disturbance: "link-flap"}}
-	all.merge([]cellResult{{Feature: "local", Disturbance: "bad-object", Fanfare: "new", Result: result{Requests: count{All: 900, Lost: 7}, Back: 1500 * time.Millisecond}}})
+	all.Cells = []cellResult{old, {Feature: "bfd", Disturbance: "link-flap", Kept: true, Fanfare: "old"},
+		{Feature: "gone", Disturbance: "link-flap"}}
+	all.merge([]cellResult{{Feature: "local", Disturbance: "bad-object", Fanfare: "new",
+		Result: result{Requests: count{All: 900, Lost: 7}, Back: 1500 * time.Millisecond}}})
 	if len(all.Cells) != 2 || all.Versions() != "new, old" {
 		t.Errorf("%+v", all.Cells)
 	}
 	text, err := all.render()
 	must(t, err)
-	for _, want := range []string{"**7/0/0/1.5**", " 0/0/0/0.0 ", "| l2-ipv4 |", "(../concepts/failures.md#a-speaker-stops)", "| router restarted | l2-* | – | – | – | – | – | Layer 2 has no BGP router |"} {
+	for _, want := range []string{"**7/0/0/1.5**", " 0/0/0/0.0 ", "| l2-ipv4 |",
+		"(../concepts/failures.md#a-speaker-stops)",
+		"| router restarted | l2-* | – | – | – | – | – | Layer 2 has no BGP router |"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the page lacks %q:\n%s", want, text)
 		}

@@ -44,58 +44,95 @@ func seconds(n int) time.Duration { return time.Duration(n) * time.Second }
 var promises = map[string][]row{
 	"speaker-killed": {
 		{features: layer2, promise: promise{flaps: 2, back: seconds(10), page: crashed}},
-		{features: []string{"no-graceful-restart"}, promise: promise{requests: moved, connections: moved, flaps: 4, back: seconds(10), page: limits}},
+		{features: []string{"no-graceful-restart"},
+			promise: promise{requests: moved, connections: moved, flaps: 4, back: seconds(10), page: limits}},
 		{features: everything, promise: promise{flaps: 0, back: seconds(10), page: whatHappens + "#a-speaker-stops"}},
 	},
 	"speaker-frozen": {
 		{features: layer2, promise: promise{flaps: 2, back: seconds(10), page: crashed}},
-		{features: everything, promise: promise{requests: moved, connections: moved, flaps: 4, back: seconds(15), page: limits}},
+		{features: everything, promise: promise{
+			requests: moved, connections: moved, flaps: 4, back: seconds(15), page: limits,
+		}},
 	},
 	"speaker-upgraded": {
 		{features: layer2, promise: promise{flaps: 4, back: seconds(10), page: "concepts/layer2.md#planned-moves"}},
-		{features: []string{"no-graceful-restart"}, promise: promise{requests: moved, connections: moved, flaps: 8, back: seconds(10), page: "concepts/graceful-restart.md#the-idea"}},
-		{features: everything, promise: promise{flaps: 0, back: seconds(10), page: "concepts/graceful-restart.md#the-sequence"}},
+		{features: []string{"no-graceful-restart"},
+			promise: promise{
+				requests: moved, connections: moved, flaps: 8, back: seconds(10),
+				page: "concepts/graceful-restart.md#the-idea",
+			}},
+		{features: everything, promise: promise{
+			flaps: 0, back: seconds(10), page: "concepts/graceful-restart.md#the-sequence",
+		}},
 	},
 	"router-restarted": {
 		noRouter,
-		{features: everything, promise: promise{requests: moved | away, connections: moved | away, flaps: anyNumber, back: seconds(15), page: limits}},
+		{features: everything, promise: promise{
+			requests: moved | away, connections: moved | away, flaps: anyNumber, back: seconds(15), page: limits,
+		}},
 	},
 	"session-cleared": {
 		noRouter,
-		{features: everything, promise: promise{requests: moved, connections: moved, flaps: 4, back: seconds(15), page: limits}},
+		{features: everything, promise: promise{
+			requests: moved, connections: moved, flaps: 4, back: seconds(15), page: limits,
+		}},
 	},
 	"link-flap": {
-		{features: layer2, promise: promise{requests: moved | away, connections: moved, flaps: 2, back: seconds(15), page: failover}},
-		{features: everything, promise: promise{requests: moved | away, connections: moved, flaps: 4, back: seconds(15), page: limits}},
+		{features: layer2, promise: promise{
+			requests: moved | away, connections: moved, flaps: 2, back: seconds(15), page: failover,
+		}},
+		{features: everything, promise: promise{
+			requests: moved | away, connections: moved, flaps: 4, back: seconds(15), page: limits,
+		}},
 	},
 	"table-flushed": {
-		{features: notMasqueraded, promise: promise{requests: away, flaps: 0, away: 100 * time.Millisecond, back: seconds(5), page: whatHappens + "#the-kernels-table"}},
-		{features: everything, promise: promise{requests: away, connections: away, flaps: 0, away: 100 * time.Millisecond, back: seconds(5), page: whatHappens + "#the-kernels-table"}},
+		{features: notMasqueraded, promise: promise{
+			requests: away, flaps: 0, away: 100 * time.Millisecond, back: seconds(5),
+			page: whatHappens + "#the-kernels-table",
+		}},
+		{features: everything, promise: promise{
+			requests: away, connections: away, flaps: 0, away: 100 * time.Millisecond, back: seconds(5),
+			page: whatHappens + "#the-kernels-table",
+		}},
 	},
 	"conntrack-full": {
 		{features: []string{"fast-path"}, promise: promise{back: seconds(5), page: "fast-path.md#what-it-goes-past"}},
-		{features: everything, promise: promise{requests: away, flaps: 0, back: seconds(5), page: "reference/obstacles.md#conntrackfull"}},
+		{features: everything, promise: promise{
+			requests: away, flaps: 0, back: seconds(5), page: "reference/obstacles.md#conntrackfull",
+		}},
 	},
 	apiServerAway: {
 		{features: layer2, promise: promise{back: seconds(5), page: failover}},
 		{features: everything, promise: promise{back: seconds(5), page: whatHappens + "#the-api-server-is-away"}},
 	},
 	"gossip-away": {
-		{features: layer2, promise: promise{flaps: anyNumber, back: seconds(10), page: "concepts/liveness.md#how-long-two-nodes-claim-one-address"}},
+		{features: layer2, promise: promise{
+			flaps: anyNumber, back: seconds(10), page: "concepts/liveness.md#how-long-two-nodes-claim-one-address",
+		}},
 		{features: everything, promise: promise{back: seconds(5), page: "concepts/liveness.md#members"}},
 	},
 	"bad-object": {{features: everything, promise: promise{back: seconds(5), page: "files.md#changing-a-file"}}},
 	"hostile-tenant": {
-		{features: everything, promise: promise{back: seconds(5), page: "concepts/security.md#what-users-of-a-namespace-can-write"}},
+		{features: everything, promise: promise{
+			back: seconds(5), page: "concepts/security.md#what-users-of-a-namespace-can-write",
+		}},
 	},
-	"object-deleted": {{features: everything, promise: promise{back: seconds(5), page: "tasks/replace-a-pool.md#if-the-pool-is-deleted-too-early"}}},
+	"object-deleted": {{features: everything,
+		promise: promise{back: seconds(5), page: "tasks/replace-a-pool.md#if-the-pool-is-deleted-too-early"}}},
 	"node-added": {
-		{features: layer2, promise: promise{flaps: 1, back: seconds(10), page: "concepts/layer2.md#when-a-node-comes-back"}},
-		{features: everything, promise: promise{requests: moved, connections: moved, flaps: 2, back: seconds(10), page: limits}},
+		{features: layer2, promise: promise{
+			flaps: 1, back: seconds(10), page: "concepts/layer2.md#when-a-node-comes-back",
+		}},
+		{features: everything, promise: promise{
+			requests: moved, connections: moved, flaps: 2, back: seconds(10), page: limits,
+		}},
 	},
 	"node-drained": {
 		{features: layer2, promise: promise{flaps: 2, back: seconds(10), page: "tasks/drain-a-node.md#what-happens"}},
-		{features: everything, promise: promise{requests: moved, connections: moved, flaps: 4, back: seconds(10), page: "tasks/drain-a-node.md#what-happens"}},
+		{features: everything, promise: promise{
+			requests: moved, connections: moved, flaps: 4, back: seconds(10),
+			page: "tasks/drain-a-node.md#what-happens",
+		}},
 	},
 }
 

@@ -45,8 +45,12 @@ type measured struct {
 
 // add adds a result, in place of that of an earlier attempt.
 func (m *measured) add(f feature, d disturbance, r result, kept bool) {
-	m.cells = slices.DeleteFunc(m.cells, func(c cellResult) bool { return c.Feature == f.name && c.Disturbance == d.name })
-	m.cells = append(m.cells, cellResult{Feature: f.name, Disturbance: d.name, Measured: time.Now().UTC().Truncate(time.Second), Kept: kept, Result: r})
+	m.cells = slices.DeleteFunc(m.cells, func(c cellResult) bool {
+		return c.Feature == f.name && c.Disturbance == d.name
+	})
+	m.cells = append(m.cells, cellResult{
+		Feature: f.name, Disturbance: d.name, Measured: time.Now().UTC().Truncate(time.Second), Kept: kept, Result: r,
+	})
 }
 
 // save adds the results to those in a file, and writes the page if it has a name.
@@ -139,7 +143,9 @@ func (all *file) merge(fresh []cellResult) {
 	for _, f := range features {
 		for _, d := range disturbances {
 			for _, list := range [][]cellResult{fresh, all.Cells} {
-				i := slices.IndexFunc(list, func(c cellResult) bool { return c.Feature == f.name && c.Disturbance == d.name })
+				i := slices.IndexFunc(list, func(c cellResult) bool {
+					return c.Feature == f.name && c.Disturbance == d.name
+				})
 				if i >= 0 && find(f, d).reason == "" {
 					cells = append(cells, list[i])
 					break
@@ -157,7 +163,8 @@ const source = "../.."
 var document string
 
 func (all file) render() (string, error) {
-	return measure.Render(document, template.FuncMap{"cell": all.cell, "rate": func() int { return lab.Rate }, "short": shorten}, all)
+	return measure.Render(document, template.FuncMap{"cell": all.cell, "rate": func() int { return lab.Rate },
+		"short": shorten}, all)
 }
 
 // cell returns a cell's text in the table of results.
@@ -170,7 +177,8 @@ func (all file) cell(f feature, d disturbance) string {
 		return "?"
 	}
 	c := all.Cells[i]
-	text := fmt.Sprintf("%d/%d/%d/%.1f", c.Result.Requests.Lost, c.Result.Connections.Lost, c.Result.Flaps, c.Result.Back.Seconds())
+	text := fmt.Sprintf("%d/%d/%d/%.1f", c.Result.Requests.Lost, c.Result.Connections.Lost, c.Result.Flaps,
+		c.Result.Back.Seconds())
 	if !c.Kept {
 		return "**" + text + "**"
 	}

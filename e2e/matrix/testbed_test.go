@@ -70,8 +70,8 @@ func (b *testbed) build(ctx context.Context, p programs, api bool) (err error) {
 		if err != nil {
 			return err
 		}
-		b.kube, err = kube.UpLab(ctx, kube.LabOptions{ID: id, Source: "../..", Fanfare: p.fanfare, Tools: tools, Members: true,
-			L2: b.layer2, Overlays: overlays, RouterConfig: b.router, Objects: objects})
+		b.kube, err = kube.UpLab(ctx, kube.LabOptions{ID: id, Source: "../..", Fanfare: p.fanfare, Tools: tools,
+			Members: true, L2: b.layer2, Overlays: overlays, RouterConfig: b.router, Objects: objects})
 		if err == nil {
 			b.Lab = b.kube.Lab
 		}

@@ -66,12 +66,14 @@ func attachFilter(fd int, program []cbpf.Instruction) error {
 	for i, in := range raw {
 		list[i] = unix.SockFilter{Code: in.Op, Jt: in.Jt, Jf: in.Jf, K: in.K}
 	}
-	return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(list)), Filter: &list[0]})
+	return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
+		&unix.SockFprog{Len: uint16(len(list)), Filter: &list[0]})
 }
 
 // arpRequest returns a broadcast ARP request for an IPv4 address (RFC 826).
 func arpRequest(vip netip.Addr) []byte {
-	frame := slices.Concat([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, requesterMAC, []byte{0x08, 0x06, 0, 1, 0x08, 0, 6, 4, 0, 1})
+	frame := slices.Concat([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, requesterMAC,
+		[]byte{0x08, 0x06, 0, 1, 0x08, 0, 6, 4, 0, 1})
 	frame = slices.Concat(frame, requesterMAC, requesterAddr.AsSlice(), make([]byte, 6), vip.AsSlice())
 	return append(frame, make([]byte, 60-len(frame))...) // the minimum size of an Ethernet frame
 }
@@ -111,7 +113,8 @@ func solicitation(vip netip.Addr) []byte {
 	group := [16]byte{0: 0xff, 1: 0x02, 11: 0x01, 12: 0xff, 13: target[13], 14: target[14], 15: target[15]}
 	message := slices.Concat([]byte{neighborSolicitation, 0, 0, 0, 0, 0, 0, 0}, target[:], []byte{1, 1}, requesterMAC)
 	binary.BigEndian.PutUint16(message[2:], checksum6(requester, group, message))
-	header := slices.Concat([]byte{0x60, 0, 0, 0, 0, byte(len(message)), unix.IPPROTO_ICMPV6, 255}, requester[:], group[:])
+	header := slices.Concat([]byte{0x60, 0, 0, 0, 0, byte(len(message)), unix.IPPROTO_ICMPV6, 255}, requester[:],
+		group[:])
 	return slices.Concat([]byte{0x33, 0x33}, group[12:], requesterMAC, []byte{0x86, 0xdd}, header, message)
 }
 
@@ -134,7 +137,8 @@ func checksum6(from, to [16]byte, message []byte) uint16 {
 // these.
 func readAdvertisement(frame []byte) (vip netip.Addr, mac net.HardwareAddr, ok bool) {
 	const targetLinkLayerAddress = 2
-	if len(frame) < optionAt+8 || frame[nextHeaderAt] != unix.IPPROTO_ICMPV6 || frame[messageAt] != neighborAdvertisement || frame[optionAt] != targetLinkLayerAddress {
+	if len(frame) < optionAt+8 || frame[nextHeaderAt] != unix.IPPROTO_ICMPV6 ||
+		frame[messageAt] != neighborAdvertisement || frame[optionAt] != targetLinkLayerAddress {
 		return vip, mac, false
 	}
 	return netip.AddrFrom16([16]byte(frame[targetAt:optionAt])), slices.Clone(frame[optionAt+2 : optionAt+8]), true

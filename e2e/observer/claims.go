@@ -52,7 +52,8 @@ type tap struct {
 
 // WatchClaims sends requests for addresses from a host's interface until Close. The nodes are
 // by hardware address. The claims also count in the Verdict.
-func (o *Observer) WatchClaims(host Namespace, iface string, nodes map[string]string, vips ...netip.Addr) (c *Claims, err error) {
+func (o *Observer) WatchClaims(host Namespace, iface string, nodes map[string]string,
+	vips ...netip.Addr) (c *Claims, err error) {
 	c = &Claims{log: o.recordClaim, node: nodes, of: map[netip.Addr][]claim{}, done: make(chan struct{})}
 	for _, vip := range vips {
 		c.of[vip] = nil

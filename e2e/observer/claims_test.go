@@ -20,13 +20,16 @@ func TestClaimCoverage(t *testing.T) {
 		claims        [][]claim
 		several, none time.Duration
 	}{
-		"one":                      {[][]claim{series("n1", 0, 1000)}, 0, 0},
-		"none":                     {nil, 0, 1000 * time.Millisecond},
-		"two, one after the other": {[][]claim{series("n1", 0, 400), series("n2", 700, 1000)}, 0, 300 * time.Millisecond},
-		"two":                      {[][]claim{series("n1", 0, 600), series("n2", 400, 1000)}, 200 * time.Millisecond, 0},
-		"three":                    {[][]claim{series("n1", 0, 600), series("n2", 400, 1000), series("n3", 500, 700)}, 300 * time.Millisecond, 0},
-		"one claim":                {[][]claim{series("n1", 0, 1000), series("n2", 500, 500)}, 0, 0},
-		"answers late":             {[][]claim{series("n1", 0, 400), series("n1", 600, 1000)}, 0, 0},
+		"one":  {[][]claim{series("n1", 0, 1000)}, 0, 0},
+		"none": {nil, 0, 1000 * time.Millisecond},
+		"two, one after the other": {[][]claim{series("n1", 0, 400), series("n2", 700, 1000)}, 0,
+			300 * time.Millisecond},
+		"two": {[][]claim{series("n1", 0, 600), series("n2", 400, 1000)}, 200 * time.Millisecond,
+			0},
+		"three": {[][]claim{series("n1", 0, 600), series("n2", 400, 1000), series("n3", 500, 700)},
+			300 * time.Millisecond, 0},
+		"one claim":    {[][]claim{series("n1", 0, 1000), series("n2", 500, 500)}, 0, 0},
+		"answers late": {[][]claim{series("n1", 0, 400), series("n1", 600, 1000)}, 0, 0},
 		"before and after": {[][]claim{series("n2", -500, -20), series("n1", 0, 1000), series("n2", 1020, 1500)},
 			0, 0},
 	} {
@@ -48,13 +51,17 @@ func TestClaimsNeedRecentRequests(t *testing.T) {
 			if !f.is4 {
 				vip, other = netip.MustParseAddr("2001:db8:51::200"), netip.MustParseAddr("2001:db8:51::201")
 			}
-			c := &Claims{log: func(claimEvent) {}, node: map[string]string{"02:00:00:00:00:01": "n1"}, of: map[netip.Addr][]claim{vip: nil}}
+			c := &Claims{
+				log: func(claimEvent) {}, node: map[string]string{"02:00:00:00:00:01": "n1"},
+				of: map[netip.Addr][]claim{vip: nil},
+			}
 			began := time.Now().Add(-10 * time.Second)
 			for _, x := range []struct {
 				at  time.Duration
 				vip netip.Addr
 				mac byte
-			}{{time.Second, vip, 1}, {2 * time.Second, vip, 7}, {2 * time.Second, other, 1}, {10 * time.Second, vip, 1}} {
+			}{{time.Second, vip, 1}, {2 * time.Second, vip, 7}, {2 * time.Second, other, 1},
+				{10 * time.Second, vip, 1}} {
 				c.record(f, began.Add(x.at), claiming(x.vip, x.mac))
 			}
 			c.record(f, time.Now(), nil) // a frame that is no claim

@@ -28,7 +28,8 @@ type Opener func(stamp func(socket int) error) (socket int, err error)
 
 // Listen opens a socket in a namespace and calls handle for every message. Any error ends
 // it and is passed to fail.
-func Listen(n Namespace, name string, open Opener, handle func(at time.Time, message []byte) error, fail func(error)) (*Listener, error) {
+func Listen(n Namespace, name string, open Opener, handle func(at time.Time, message []byte) error,
+	fail func(error)) (*Listener, error) {
 	l := &Listener{name: name, done: make(chan struct{})}
 	err := n.Do(func() (err error) {
 		if l.fd, err = open(l.stamp); err != nil {

@@ -71,7 +71,8 @@ func (c change) String() string {
 // WatchTables calls handle for each netlink message about nftables in the namespace,
 // whichever program caused it, with the kernel's time, until the returned Listener is closed.
 // Any error ends the watch and is passed to fail.
-func WatchTables(n Namespace, name string, handle func(at time.Time, messages []byte) error, fail func(error)) (*Listener, error) {
+func WatchTables(n Namespace, name string, handle func(at time.Time, messages []byte) error,
+	fail func(error)) (*Listener, error) {
 	return Listen(n, "nftables of "+name, openTables, handle, fail)
 }
 
@@ -143,9 +144,15 @@ func (e *tableEvent) addList(list *netlink.AttributeDecoder, addrSize int, like 
 			for elem.Next() {
 				switch elem.Type() {
 				case unix.NFTA_SET_ELEM_KEY:
-					elem.Nested(func(d *netlink.AttributeDecoder) error { c.key, err = decodeKey(d, addrSize); return err })
+					elem.Nested(func(d *netlink.AttributeDecoder) error {
+						c.key, err = decodeKey(d, addrSize)
+						return err
+					})
 				case unix.NFTA_SET_ELEM_DATA:
-					elem.Nested(func(d *netlink.AttributeDecoder) error { c.forwards, c.sourceRanges = destination(d); return nil })
+					elem.Nested(func(d *netlink.AttributeDecoder) error {
+						c.forwards, c.sourceRanges = destination(d)
+						return nil
+					})
 				}
 			}
 			return nil

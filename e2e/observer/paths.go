@@ -99,7 +99,8 @@ func destinationProgram(vip netip.Addr) []cbpf.Instruction {
 	}
 	words := vip.AsSlice()
 	checks := uint8(len(words) / 4 * 2)
-	program := []cbpf.Instruction{cbpf.LoadAbsolute{Off: 12, Size: 2}, cbpf.JumpIf{Cond: cbpf.JumpNotEqual, Val: ethertype, SkipTrue: checks + 1}}
+	program := []cbpf.Instruction{cbpf.LoadAbsolute{Off: 12, Size: 2},
+		cbpf.JumpIf{Cond: cbpf.JumpNotEqual, Val: ethertype, SkipTrue: checks + 1}}
 	for i := uint8(0); int(i) < len(words); i += 4 {
 		program = append(program, cbpf.LoadAbsolute{Off: offset + uint32(i), Size: 4},
 			cbpf.JumpIf{Cond: cbpf.JumpNotEqual, Val: binary.BigEndian.Uint32(words[i:]), SkipTrue: checks - i/2 - 1})

@@ -82,7 +82,8 @@ func (o *Observer) pollSet(ctx context.Context, h *netlink.Handle, node string) 
 }
 
 func polledChanges(vip netip.Addr, added bool) []change {
-	return []change{{in: frontends, key: frontendKey{vip: vip, protocol: unix.IPPROTO_TCP}, added: added, forwards: true},
+	return []change{{in: frontends, key: frontendKey{vip: vip, protocol: unix.IPPROTO_TCP}, added: added,
+		forwards: true},
 		{in: vips, key: frontendKey{vip: vip}, added: added}}
 }
 

@@ -25,7 +25,8 @@ const maxStamps = 1 << 16
 
 // newStamper attaches a stamper to a socket.
 func newStamper(socket int) (*stamper, error) {
-	queue, err := bpf(unix.BPF_MAP_CREATE, struct{ kind, keySize, valueSize, entries uint32 }{unix.BPF_MAP_TYPE_QUEUE, 0, 8, maxStamps})
+	queue, err := bpf(unix.BPF_MAP_CREATE,
+		struct{ kind, keySize, valueSize, entries uint32 }{unix.BPF_MAP_TYPE_QUEUE, 0, 8, maxStamps})
 	if err != nil {
 		return nil, fmt.Errorf("queue for times: %w", err)
 	}
@@ -117,7 +118,8 @@ func (s *stamper) close() error { return unix.Close(s.queue) }
 // bpf calls the bpf system call. T is a struct with the leading attributes of the command.
 func bpf[T any](command int, attributes T) (int, error) {
 	for tries := 0; ; tries++ {
-		result, _, errno := unix.Syscall(unix.SYS_BPF, uintptr(command), uintptr(unsafe.Pointer(&attributes)), unsafe.Sizeof(attributes))
+		result, _, errno := unix.Syscall(unix.SYS_BPF, uintptr(command), uintptr(unsafe.Pointer(&attributes)),
+			unsafe.Sizeof(attributes))
 		// The verifier stops when a signal is pending, and Go's scheduler sends signals to
 		// preempt goroutines.
 		if errno == unix.EAGAIN && tries < bpfTries {
@@ -138,7 +140,8 @@ func packetTime(control []byte) (time.Time, error) {
 	}
 	for _, m := range all {
 		if m.Header.Level == unix.SOL_SOCKET && m.Header.Type == unix.SCM_TIMESTAMPNS && len(m.Data) >= 16 {
-			return time.Unix(int64(binary.NativeEndian.Uint64(m.Data)), int64(binary.NativeEndian.Uint64(m.Data[8:]))), nil
+			return time.Unix(int64(binary.NativeEndian.Uint64(m.Data)), int64(binary.NativeEndian.Uint64(m.Data[8:]))),
+				nil
 		}
 	}
 	return time.Time{}, errors.New("a packet without a timestamp")

@@ -44,15 +44,18 @@ func TestReadMessages(t *testing.T) {
 		stream []byte
 		want   []updateEvent
 	}{
-		"keepalive":        {message(4), nil},
-		"end of RIB":       {updateMessage(nil, nil, nil), nil},
-		"IPv4":             {updateMessage(nil, []byte{0x40, 1, 1, 0}, prefix4(four)), []updateEvent{{vip: four}}},
-		"IPv4 withdrawn":   {updateMessage(prefix4(four), nil, nil), []updateEvent{{vip: four, withdrawn: true}}},
-		"a wider prefix":   {updateMessage(nil, nil, []byte{24, 192, 0, 2}), []updateEvent{{wider: netip.MustParsePrefix("192.0.2.0/24")}}},
-		"IPv6":             {updateMessage(nil, attribute(mpReach, false, reach), nil), []updateEvent{{vip: six}}},
-		"IPv6 at length":   {updateMessage(nil, attribute(mpReach, true, reach), nil), []updateEvent{{vip: six}}},
-		"IPv6 withdrawn":   {updateMessage(nil, attribute(mpUnreach, false, unreach), nil), []updateEvent{{vip: six, withdrawn: true}}},
-		"one after a wide": {updateMessage(nil, nil, append([]byte{24, 192, 0, 3}, prefix4(four)...)), []updateEvent{{wider: netip.MustParsePrefix("192.0.3.0/24")}, {vip: four}}},
+		"keepalive":      {message(4), nil},
+		"end of RIB":     {updateMessage(nil, nil, nil), nil},
+		"IPv4":           {updateMessage(nil, []byte{0x40, 1, 1, 0}, prefix4(four)), []updateEvent{{vip: four}}},
+		"IPv4 withdrawn": {updateMessage(prefix4(four), nil, nil), []updateEvent{{vip: four, withdrawn: true}}},
+		"a wider prefix": {updateMessage(nil, nil, []byte{24, 192, 0, 2}),
+			[]updateEvent{{wider: netip.MustParsePrefix("192.0.2.0/24")}}},
+		"IPv6":           {updateMessage(nil, attribute(mpReach, false, reach), nil), []updateEvent{{vip: six}}},
+		"IPv6 at length": {updateMessage(nil, attribute(mpReach, true, reach), nil), []updateEvent{{vip: six}}},
+		"IPv6 withdrawn": {updateMessage(nil, attribute(mpUnreach, false, unreach), nil),
+			[]updateEvent{{vip: six, withdrawn: true}}},
+		"one after a wide": {updateMessage(nil, nil, append([]byte{24, 192, 0, 3}, prefix4(four)...)),
+			[]updateEvent{{wider: netip.MustParsePrefix("192.0.3.0/24")}, {vip: four}}},
 	} {
 		got, rest, err := readMessages(append(message(4), c.stream...))
 		if err != nil || len(rest) > 0 || !slices.Equal(got, c.want) {

@@ -40,7 +40,8 @@ type Violation struct {
 }
 
 func (v Violation) String() string {
-	return fmt.Sprintf("%s %s, %s: %s\n  %s", v.At.Format(clock), v.Node, v.VIP, v.Text, strings.Join(v.History, "\n  "))
+	return fmt.Sprintf("%s %s, %s: %s\n  %s", v.At.Format(clock), v.Node, v.VIP, v.Text,
+		strings.Join(v.History, "\n  "))
 }
 
 // clock is the format for times of day.
@@ -61,8 +62,10 @@ func (o *Observer) Verdict(late time.Duration) Verdict {
 func (r eventLog) checker(nodes []string, linger, lingerL2, late time.Duration) Verdict {
 	j := checker{events: r, linger: linger, lingerL2: lingerL2, late: late, nodes: map[string]*nodeState{}}
 	for _, n := range nodes {
-		j.nodes[n] = &nodeState{vips: map[netip.Addr]bool{}, since: map[netip.Addr]time.Time{}, frontends: map[frontendKey]change{}, inRange: map[frontendKey]bool{},
-			routed: map[netip.Addr]bool{}, withdrawnAt: map[netip.Addr]time.Time{}, early: map[netip.Addr]time.Time{}, ended: map[netip.Addr]time.Time{}, claimed: map[netip.Addr]time.Time{}, dark: map[netip.Addr]bool{}}
+		j.nodes[n] = &nodeState{vips: map[netip.Addr]bool{}, since: map[netip.Addr]time.Time{},
+			frontends: map[frontendKey]change{}, inRange: map[frontendKey]bool{}, routed: map[netip.Addr]bool{},
+			withdrawnAt: map[netip.Addr]time.Time{}, early: map[netip.Addr]time.Time{},
+			ended: map[netip.Addr]time.Time{}, claimed: map[netip.Addr]time.Time{}, dark: map[netip.Addr]bool{}}
 	}
 	for _, err := range r.errs {
 		j.violate(time.Now(), "", netip.Addr{}, "the observer missed an event: %v", err)
@@ -125,12 +128,14 @@ func (j *checker) violate(at time.Time, node string, vip netip.Addr, format stri
 	if j.events.isTolerated(at, node) {
 		return
 	}
-	j.Violations = append(j.Violations, Violation{at, node, vip, fmt.Sprintf(format, args...), j.events.history(at, node, vip)})
+	j.Violations = append(j.Violations, Violation{at, node, vip, fmt.Sprintf(format, args...),
+		j.events.history(at, node, vip)})
 }
 
 // isTolerated reports whether another program damaged the node's table at that time.
 func (r eventLog) isTolerated(at time.Time, node string) bool {
-	return slices.ContainsFunc(r.tolerated, func(e tolerance) bool { return e.node == node && at.After(e.from) && at.Before(e.to) })
+	return slices.ContainsFunc(r.tolerated,
+		func(e tolerance) bool { return e.node == node && at.After(e.from) && at.Before(e.to) })
 }
 
 // history lists the events of an address on a node within a second of a time.
@@ -223,7 +228,8 @@ const maxFlight = 250 * time.Millisecond
 func (j *checker) withdrawing(node string, n *nodeState, vip netip.Addr) bool {
 	ended, ok := n.ended[vip]
 	return ok && slices.ContainsFunc(j.events.updates, func(e updateEvent) bool {
-		return e.withdrawn && e.node == node && e.vip == vip && e.at.After(ended) && e.at.Sub(ended) < min(j.late, maxFlight)
+		return e.withdrawn && e.node == node && e.vip == vip && e.at.After(ended) &&
+			e.at.Sub(ended) < min(j.late, maxFlight)
 	})
 }
 
@@ -331,7 +337,8 @@ func (j *checker) removed(e tableEvent, n *nodeState, vip netip.Addr) {
 		return
 	}
 	if last, ok := n.claimed[vip]; ok && j.lingerL2 > 0 && e.at.Sub(last) < j.lingerL2-j.late {
-		j.violate(e.at, e.node, vip, "removed %s after it was last claimed over layer 2: want %s", e.at.Sub(last).Round(time.Millisecond), j.lingerL2)
+		j.violate(e.at, e.node, vip, "removed %s after it was last claimed over layer 2: want %s",
+			e.at.Sub(last).Round(time.Millisecond), j.lingerL2)
 	}
 	delete(n.claimed, vip)
 	withdrawnAt, ok := n.withdrawnAt[vip]
@@ -343,13 +350,15 @@ func (j *checker) removed(e tableEvent, n *nodeState, vip netip.Addr) {
 	lingered := e.at.Sub(withdrawnAt)
 	keepMin(&j.Linger, lingered)
 	if lingered < j.linger-j.late {
-		j.violate(e.at, e.node, vip, "removed %s after it was withdrawn: want %s", lingered.Round(time.Millisecond), j.linger)
+		j.violate(e.at, e.node, vip, "removed %s after it was withdrawn: want %s", lingered.Round(time.Millisecond),
+			j.linger)
 	}
 }
 
 func (v Verdict) String() string {
 	s := fmt.Sprintf("%d times a node announced an address: its kernel had been forwarding it for at least %s\n"+
-		"%d times a route to a node appeared in tor1's kernel: the node's kernel had been forwarding the address for at least %s\n"+
+		"%d times a route to a node appeared in tor1's kernel: the node's kernel had been forwarding the "+
+		"address for at least %s\n"+
 		"%d times a node withdrew an address: its kernel kept it for at least %.3f s more",
 		v.Announced, ms(v.Lead), v.Routed, ms(v.RouteLead), v.Withdrawn, v.Linger.Seconds())
 	if v.Outages > 0 {

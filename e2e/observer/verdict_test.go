@@ -53,12 +53,14 @@ func TestVerdictFindsViolations(t *testing.T) {
 		}, want: "removed 860ms after it was last claimed"},
 		"forwarded to allowed sources": {r: eventLog{
 			tables: []tableEvent{{at: at(10), node: "n1", changes: []change{
-				{in: frontends, key: frontendKey{vip, 6, 80}, added: true, sourceRanges: true}, {in: inRange, key: frontendKey{vip, 6, 80}, added: true, forwards: true}}}},
+				{in: frontends, key: frontendKey{vip, 6, 80}, added: true, sourceRanges: true},
+				{in: inRange, key: frontendKey{vip, 6, 80}, added: true, forwards: true}}}},
 			updates: []updateEvent{update(20, false)},
 		}},
 		"refused to allowed sources": {r: eventLog{
 			tables: []tableEvent{{at: at(10), node: "n1", changes: []change{
-				{in: frontends, key: frontendKey{vip, 6, 80}, added: true, sourceRanges: true}, {in: inRange, key: frontendKey{vip, 6, 80}, added: true}}}},
+				{in: frontends, key: frontendKey{vip, 6, 80}, added: true, sourceRanges: true},
+				{in: inRange, key: frontendKey{vip, 6, 80}, added: true}}}},
 			updates: []updateEvent{update(20, false)},
 		}, want: "never forwarded"},
 		"announced and refused": {r: eventLog{
@@ -104,13 +106,15 @@ func TestVerdictFindsViolations(t *testing.T) {
 			routes:  []routeEvent{route(30, "n1")},
 		}},
 		"replaced in one transaction": {r: eventLog{
-			tables:  []tableEvent{rule(10, true, true), {at: at(50), node: "n1", deleted: true, changes: rule(50, true, true).changes}},
+			tables: []tableEvent{rule(10, true, true),
+				{at: at(50), node: "n1", deleted: true, changes: rule(50, true, true).changes}},
 			updates: []updateEvent{update(20, false), update(60, false)},
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := c.r.checker([]string{"n1", "n2", "n3"}, time.Second, time.Second, SendDelay)
-			if c.want == "" && len(v.Violations) > 0 || c.want != "" && (len(v.Violations) != 1 || !strings.Contains(v.Violations[0].Text, c.want)) {
+			if c.want == "" && len(v.Violations) > 0 ||
+				c.want != "" && (len(v.Violations) != 1 || !strings.Contains(v.Violations[0].Text, c.want)) {
 				t.Errorf("want one violation with %q, or none if that is empty; got:\n%s", c.want, v)
 			}
 		})
@@ -119,7 +123,8 @@ func TestVerdictFindsViolations(t *testing.T) {
 
 func TestVerdictReportsMissedEvents(t *testing.T) {
 	r := eventLog{errs: []error{errTest}}
-	if v := r.checker([]string{"n1"}, 0, 0, 0); len(v.Violations) != 1 || !strings.Contains(v.Violations[0].Text, errTest.Error()) {
+	if v := r.checker([]string{"n1"}, 0, 0, 0); len(v.Violations) != 1 ||
+		!strings.Contains(v.Violations[0].Text, errTest.Error()) {
 		t.Errorf("an observer that missed an event: %v: want a violation", v)
 	}
 }

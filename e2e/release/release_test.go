@@ -55,7 +55,9 @@ func TestRelease(t *testing.T) {
 		run(t, "../../hack/release.sh", version, out)
 	}
 	t.Run("Reproducible", func(t *testing.T) { checkEqual(t, first, second) })
-	t.Run("Sums", func(t *testing.T) { run(t, "env", "--chdir="+first, "sha256sum", "--check", "--strict", "SHA256SUMS") })
+	t.Run("Sums", func(t *testing.T) {
+		run(t, "env", "--chdir="+first, "sha256sum", "--check", "--strict", "SHA256SUMS")
+	})
 	l := unpack(t, filepath.Join(first, "fanfare-image.tar"), filepath.Join(dir, "layout"))
 	t.Run("Image", func(t *testing.T) { checkIndex(t, l, first) })
 	for arch, machine := range map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64} {
@@ -66,7 +68,8 @@ func TestRelease(t *testing.T) {
 	t.Run("SBOM", func(t *testing.T) { checkSBOM(t, first) })
 	t.Run("Refuses", func(t *testing.T) {
 		cmd := exec.CommandContext(t.Context(), "../../hack/release.sh", "1.2", filepath.Join(dir, "third"))
-		if out, err := cmd.CombinedOutput(); err == nil || !bytes.Contains(out, []byte("want a version such as v1.2.3")) {
+		if out, err := cmd.CombinedOutput(); err == nil ||
+			!bytes.Contains(out, []byte("want a version such as v1.2.3")) {
 			t.Errorf("version 1.2: %v, %s", err, out)
 		}
 	})
@@ -174,7 +177,8 @@ func checkPrograms(t *testing.T, l *layout, arch string, machine elf.Machine, re
 	if f.Machine != machine {
 		t.Errorf("fanfare is for %s, want %s", f.Machine, machine)
 	}
-	if !bytes.Equal(read(t, filepath.Join(root, "usr/bin/fanfare")), read(t, filepath.Join(release, "fanfare-linux-"+arch))) {
+	if !bytes.Equal(read(t, filepath.Join(root, "usr/bin/fanfare")),
+		read(t, filepath.Join(release, "fanfare-linux-"+arch))) {
 		t.Error("the program in the image is not the one beside it")
 	}
 	// qemu has no netfilter, which two of them open before they look at their arguments: they have
@@ -263,7 +267,8 @@ func checkManifest(t *testing.T, release, digest string) {
 		t.Error("install.yaml has other objects than manifests")
 	}
 	var cleanup v1.DaemonSet
-	if err := yaml.Unmarshal(read(t, filepath.Join(release, "uninstall.yaml")), &cleanup); err != nil || cleanup.Spec.Template.Spec.Containers[0].Image != image {
+	if err := yaml.Unmarshal(read(t, filepath.Join(release, "uninstall.yaml")), &cleanup); err != nil ||
+		cleanup.Spec.Template.Spec.Containers[0].Image != image {
 		t.Errorf("uninstall.yaml: %v, image %v", err, cleanup.Spec.Template.Spec.Containers)
 	}
 }
@@ -273,7 +278,8 @@ func checkChart(t *testing.T, release, digest string) {
 	archive := filepath.Join(release, "fanfare-"+strings.TrimPrefix(version, "v")+".tgz")
 	run(t, tools(t), "helm", "lint", "--strict", archive)
 	about := run(t, tools(t), "helm", "show", "chart", archive)
-	for _, want := range []string{"\nversion: " + strings.TrimPrefix(version, "v") + "\n", "\nappVersion: " + version + "\n"} {
+	for _, want := range []string{"\nversion: " + strings.TrimPrefix(version, "v") + "\n",
+		"\nappVersion: " + version + "\n"} {
 		if !strings.Contains("\n"+about, want) {
 			t.Errorf("the chart says\n%s\nwant %q", about, want)
 		}
@@ -328,7 +334,9 @@ func checkSBOM(t *testing.T, release string) {
 		t.Errorf("%s with %d packages and %d relationships", d.SPDXVersion, len(d.Packages), len(d.Relationships))
 	}
 	// One for each architecture, and another for its newer nft; netbase is for all.
-	for name, want := range map[string]int{"fanfare": 1, "nftables": 4, "libc6": 4, "iptables": 2, "netbase": 1, "std": 1, "github.com/osrg/gobgp/v4": 1} {
+	for name, want := range map[string]int{
+		"fanfare": 1, "nftables": 4, "libc6": 4, "iptables": 2, "netbase": 1, "std": 1, "github.com/osrg/gobgp/v4": 1,
+	} {
 		if count[name] != want {
 			t.Errorf("%d packages %s, want %d", count[name], name, want)
 		}

@@ -44,11 +44,12 @@ func config(o options) v1.Config {
 		User:       "65532:65532",
 		WorkingDir: "/",
 		Labels: map[string]string{
-			"org.opencontainers.image.title":       "fanfare",
-			"org.opencontainers.image.description": "Addresses for LoadBalancer Services of Kubernetes: announced once they work",
-			"org.opencontainers.image.source":      "https://github.com/fanfare-lb/fanfare",
-			"org.opencontainers.image.version":     o.version,
-			"org.opencontainers.image.revision":    o.revision,
+			"org.opencontainers.image.title": "fanfare",
+			"org.opencontainers.image.description": "Addresses for LoadBalancer Services of Kubernetes: " +
+				"announced once they work",
+			"org.opencontainers.image.source":   "https://github.com/fanfare-lb/fanfare",
+			"org.opencontainers.image.version":  o.version,
+			"org.opencontainers.image.revision": o.revision,
 		},
 	}
 }

@@ -72,7 +72,8 @@ func archiveDir(output, dir string) (err error) {
 		if err != nil {
 			return err
 		}
-		if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(text)), Typeflag: tar.TypeReg}); err != nil {
+		if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(text)),
+			Typeflag: tar.TypeReg}); err != nil {
 			return err
 		}
 		_, err = w.Write(text)

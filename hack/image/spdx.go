@@ -77,11 +77,13 @@ func writeSBOM(o options, contents []content) error {
 		Namespace: source + "/spdx/" + o.version,
 		Creation:  spdxCreation{o.created.UTC().Format(time.RFC3339), []string{"Tool: fanfare-hack-image"}},
 	}
-	root := newPackage("fanfare", o.version, "Apache-2.0", "pkg:golang/"+strings.TrimPrefix(source, "https://")+"@"+o.version)
+	root := newPackage("fanfare", o.version, "Apache-2.0",
+		"pkg:golang/"+strings.TrimPrefix(source, "https://")+"@"+o.version)
 	d.add(document, "DESCRIBES", root)
 	for _, c := range contents {
 		for _, p := range c.debian {
-			d.add(root.ID, "CONTAINS", newPackage(p.name, p.version, p.license.expression, fmt.Sprintf("pkg:deb/debian/%s@%s?arch=%s", p.name, p.version, p.architecture)))
+			d.add(root.ID, "CONTAINS", newPackage(p.name, p.version, p.license.expression,
+				fmt.Sprintf("pkg:deb/debian/%s@%s?arch=%s", p.name, p.version, p.architecture)))
 			d.refer(p.license)
 		}
 		for _, m := range c.modules {
@@ -168,11 +170,12 @@ var declared = regexp.MustCompile(`(?m)^License: *(.*)$`)
 
 // debianNames are SPDX identifiers of names in Debian's copyright files.
 var debianNames = map[string]string{
-	"GPL-2": "GPL-2.0-only", "GPL-2+": "GPL-2.0-or-later", "GPL-2.0+": "GPL-2.0-or-later", "GPL-3": "GPL-3.0-only", "GPL-3+": "GPL-3.0-or-later",
-	"LGPL-2": "LGPL-2.0-only", "LGPL-2+": "LGPL-2.0-or-later", "LGPL-2.1": "LGPL-2.1-only", "LGPL-2.1+": "LGPL-2.1-or-later",
-	"LGPL-3": "LGPL-3.0-only", "LGPL-3+": "LGPL-3.0-or-later", "BSD-3-clause": "BSD-3-Clause", "BSD-2-clause": "BSD-2-Clause",
-	"Expat": "MIT", "MIT": "MIT", "ISC": "ISC", "Apache-2.0": "Apache-2.0", "Artistic": "Artistic-1.0-Perl", "Artistic-2.0": "Artistic-2.0",
-	"Beerware": "Beerware", "CC-BY-SA-4.0": "CC-BY-SA-4.0", "X11": "X11",
+	"GPL-2": "GPL-2.0-only", "GPL-2+": "GPL-2.0-or-later", "GPL-2.0+": "GPL-2.0-or-later", "GPL-3": "GPL-3.0-only",
+	"GPL-3+": "GPL-3.0-or-later", "LGPL-2": "LGPL-2.0-only", "LGPL-2+": "LGPL-2.0-or-later",
+	"LGPL-2.1": "LGPL-2.1-only", "LGPL-2.1+": "LGPL-2.1-or-later", "LGPL-3": "LGPL-3.0-only",
+	"LGPL-3+": "LGPL-3.0-or-later", "BSD-3-clause": "BSD-3-Clause", "BSD-2-clause": "BSD-2-Clause", "Expat": "MIT",
+	"MIT": "MIT", "ISC": "ISC", "Apache-2.0": "Apache-2.0", "Artistic": "Artistic-1.0-Perl",
+	"Artistic-2.0": "Artistic-2.0", "Beerware": "Beerware", "CC-BY-SA-4.0": "CC-BY-SA-4.0", "X11": "X11",
 }
 
 // debianLicense translates the names in a package's copyright file. Files of a package differ in their

@@ -72,7 +72,9 @@ func (t tree) withParents() map[string]bool {
 
 func (t tree) entry(w *tar.Writer, name string) error {
 	f, found := t[name]
-	h := tar.Header{Name: name, Mode: int64(f.mode), Size: int64(len(f.content)), Typeflag: tar.TypeReg, Format: tar.FormatPAX}
+	h := tar.Header{
+		Name: name, Mode: int64(f.mode), Size: int64(len(f.content)), Typeflag: tar.TypeReg, Format: tar.FormatPAX,
+	}
 	switch {
 	case !found:
 		h.Typeflag, h.Name, h.Mode = tar.TypeDir, name+"/", 0o755

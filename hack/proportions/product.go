@@ -58,6 +58,7 @@ func printProduct(w io.Writer, packages map[string]*proportions, command string)
 			n += p.broken
 		}
 	}
-	_, err = fmt.Fprintf(w, "%s links %d lines of this module at %d columns, without tests and generated files\n", command, n, columns)
+	_, err = fmt.Fprintf(w, "%s links %d lines of this module at %d columns, without tests and generated files\n",
+		command, n, columns)
 	return err
 }

@@ -53,7 +53,9 @@ func five() {
 }
 
 func TestLinesAt(t *testing.T) {
-	for text, want := range map[string]int{"": 0, "\n": 1, "12345\n": 1, "123456\n": 2, "\t1\n": 1, "\t12\n\n": 3, "äöüßé\n": 1} {
+	for text, want := range map[string]int{
+		"": 0, "\n": 1, "12345\n": 1, "123456\n": 2, "\t1\n": 1, "\t12\n\n": 3, "äöüßé\n": 1,
+	} {
 		if got := linesAt(text, 5); got != want {
 			t.Errorf("%q: got %d, want %d", text, got, want)
 		}

@@ -121,7 +121,8 @@ func (c code) annotations(dir string) (string, error) {
 		}
 		// A Go comment begins with the name that is declared.
 		meaning = strings.TrimPrefix(strings.TrimPrefix(meaning, v.Names[0].Name+" "), "is the ")
-		rows = append(rows, []string{"`" + strings.Join(names, "`, `") + "`", strings.ToUpper(meaning[:1]) + meaning[1:]})
+		rows = append(rows, []string{"`" + strings.Join(names, "`, `") + "`",
+			strings.ToUpper(meaning[:1]) + meaning[1:]})
 		return nil
 	})
 	slices.SortFunc(rows[1:], func(a, b []string) int { return strings.Compare(a[0], b[0]) })

@@ -52,7 +52,8 @@ func run(root string) error {
 	// fill has removed what has a page. A new object or command must not go undocumented because
 	// its page was forgotten.
 	if err == nil && len(parts) != 0 {
-		err = fmt.Errorf("no page has the parts %v; add the two comments where each belongs", slices.Sorted(maps.Keys(parts)))
+		err = fmt.Errorf("no page has the parts %v; add the two comments where each belongs",
+			slices.Sorted(maps.Keys(parts)))
 	}
 	return err
 }

@@ -35,8 +35,10 @@ func syntax(t *testing.T, text string) code {
 
 // Constants have their group's comment and their own; one without a comment is an error.
 func TestConstants(t *testing.T) {
-	got, err := syntax(t, "// Yes:\nconst (\n\tA Code = \"Aa\" // An a.\n\tB Code = \"Bb\" // A b.\n)\nconst other = \"no\"\n").constants("a", "Code")
-	if want := "\nYes:\n\n| name | meaning |\n| --- | --- |\n| `Aa` | An a. |\n| `Bb` | A b. |\n"; got != want || err != nil {
+	got, err := syntax(t, "// Yes:\nconst (\n\tA Code = \"Aa\" // An a.\n\tB Code = \"Bb\" // A "+
+		"b.\n)\nconst other = \"no\"\n").constants("a", "Code")
+	if want := "\nYes:\n\n| name | meaning |\n| --- | --- |\n| `Aa` | An a. |\n| `Bb` | A b. |\n"; got != want ||
+		err != nil {
 		t.Errorf("%q, %v", got, err)
 	}
 	for _, bad := range []string{"const A Code = \"Aa\"\n", "const a = 1\n"} {
@@ -47,8 +49,10 @@ func TestConstants(t *testing.T) {
 }
 
 func TestAnnotations(t *testing.T) {
-	got, err := syntax(t, "// keys of a Service: what.\n//\n// More.\nvar keys = []string{\"fanfare.io/a\", \"metallb.io/a\"}\nconst other = \"a/b\"\n").annotations("a")
-	if want := "| `fanfare.io/a`, `metallb.io/a` | Of a Service: what. |\n"; !strings.HasSuffix(got, want) || err != nil {
+	got, err := syntax(t, "// keys of a Service: what.\n//\n// More.\nvar keys = []string{\"fanfare.io/a\", "+
+		"\"metallb.io/a\"}\nconst other = \"a/b\"\n").annotations("a")
+	if want := "| `fanfare.io/a`, `metallb.io/a` | Of a Service: what. |\n"; !strings.HasSuffix(got, want) ||
+		err != nil {
 		t.Errorf("%q, %v", got, err)
 	}
 	if got, err := syntax(t, "const key = \"fanfare.io/a\"\n").annotations("a"); err == nil {
@@ -80,14 +84,17 @@ func f() {
 	if rows != want {
 		t.Errorf("got\n%s\nwant\n%s", rows, want)
 	}
-	if got, err := syntax(t, "func f(o prometheus.CounterOpts, n string) { prometheus.NewCounter(prometheus.CounterOpts{Name: n}) }").metrics(); err == nil {
+	if got, err := syntax(t, "func f(o prometheus.CounterOpts, n string) { "+
+		"prometheus.NewCounter(prometheus.CounterOpts{Name: n}) }").metrics(); err == nil {
 		t.Errorf("an unknown name became %q", got)
 	}
 }
 
 func TestDescribe(t *testing.T) {
-	got := describe("Does it.\n\nUsage:\n  fanfare it [flags]\n\nFlags:\n  -h, --help         help for it\n      --all          everything\n      --dir string   a folder (default \"/run\")\n")
-	want := "Does it.\n\n```\nfanfare it [flags]\n```\n\n| flag | type | default | meaning |\n| --- | --- | --- | --- |\n" +
+	got := describe("Does it.\n\nUsage:\n  fanfare it [flags]\n\nFlags:\n  -h, --help         help for it\n      " +
+		"--all          everything\n      --dir string   a folder (default \"/run\")\n")
+	want := "Does it.\n\n```\nfanfare it [flags]\n```\n\n| flag | type | default | meaning |\n| --- " +
+		"| --- | --- | --- |\n" +
 		"| `--all` | bool |  | everything |\n| `--dir` | string | `/run` | a folder |\n"
 	if got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)

@@ -71,7 +71,8 @@ func (s scope) find(within ast.Node) (rows [][]string, err error) {
 		var found [][]string
 		switch f := call.Fun.(type) {
 		case *ast.SelectorExpr:
-			if x, ok := f.X.(*ast.Ident); ok && x.Name == "prometheus" && strings.HasPrefix(f.Sel.Name, "New") && f.Sel.Name != "NewRegistry" {
+			if x, ok := f.X.(*ast.Ident); ok && x.Name == "prometheus" && strings.HasPrefix(f.Sel.Name, "New") &&
+				f.Sel.Name != "NewRegistry" {
 				found, err = s.made(strings.TrimPrefix(f.Sel.Name, "New"), call.Args)
 			}
 		case *ast.Ident:

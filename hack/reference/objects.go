@@ -34,7 +34,8 @@ func addObjects(parts map[string]string, dir string) error {
 		var b strings.Builder
 		// There is one version, and its schema is what users write.
 		schema := crd.Spec.Versions[0].Schema.OpenAPIV3Schema
-		fmt.Fprintf(&b, "%s\n\nAPI version `%s/%s`, kind `%s`, scope %s.\n", sentence(schema.Description, ""), crd.Spec.Group, crd.Spec.Versions[0].Name, crd.Spec.Names.Kind, crd.Spec.Scope)
+		fmt.Fprintf(&b, "%s\n\nAPI version `%s/%s`, kind `%s`, scope %s.\n", sentence(schema.Description, ""),
+			crd.Spec.Group, crd.Spec.Versions[0].Name, crd.Spec.Names.Kind, crd.Spec.Scope)
 		for _, name := range []string{"spec", "status"} {
 			if p, ok := schema.Properties[name]; ok {
 				fmt.Fprintf(&b, "\n## %s\n\n%s\n%s\n", name, sentence(p.Description, name), rules(p))
@@ -55,7 +56,8 @@ func writeFields(b *strings.Builder, path string, object apiextensionsv1.JSONSch
 		if slices.Contains(object.Required, name) {
 			required = ", required"
 		}
-		fmt.Fprintf(b, "- `%s`: %s%s%s. %s%s\n", below, kind(p), required, limits(p), sentence(p.Description, name), rules(p))
+		fmt.Fprintf(b, "- `%s`: %s%s%s. %s%s\n", below, kind(p), required, limits(p), sentence(p.Description, name),
+			rules(p))
 		// The limits of a list and those of its items are different rules of the same field.
 		if p.Type == "array" && p.Items != nil && p.Items.Schema != nil {
 			p, below = *p.Items.Schema, below+"[]"
@@ -115,7 +117,8 @@ func limits(p apiextensionsv1.JSONSchemaProps) string {
 	}{
 		{"at least", nil, p.Minimum}, {"at most", nil, p.Maximum},
 		{"length at least", p.MinLength, nil}, {"length at most", p.MaxLength, nil},
-		{"items at least", p.MinItems, nil}, {"items at most", p.MaxItems, nil}, {"entries at most", p.MaxProperties, nil},
+		{"items at least", p.MinItems, nil}, {"items at most", p.MaxItems, nil},
+		{"entries at most", p.MaxProperties, nil},
 	} {
 		switch {
 		case l.length != nil:
@@ -152,7 +155,8 @@ func rules(p apiextensionsv1.JSONSchemaProps) string {
 func sentence(description, field string) string {
 	text := strings.Join(strings.Fields(description), " ")
 	first, rest, _ := strings.Cut(text, " ")
-	if word := strings.TrimRight(first, ",:"); field != "" && strings.EqualFold(word, field) && unicode.IsUpper(rune(word[0])) {
+	if word := strings.TrimRight(first, ",:"); field != "" && strings.EqualFold(word, field) &&
+		unicode.IsUpper(rune(word[0])) {
 		text = "`" + field + "`" + strings.TrimPrefix(first, word) + " " + rest
 	}
 	return text

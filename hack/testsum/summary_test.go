@@ -37,7 +37,8 @@ func TestSummary(t *testing.T) {
 	}{
 		{"./good", count{3, 0, 1}, []string{
 			"example.org/m/good  3 passed, 0 failed, 1 skipped",
-			"skipped: example.org/m/good TestSkips: good_test.go:11: looked for it good_test.go:12: there is no router\n",
+			"skipped: example.org/m/good TestSkips: good_test.go:11: looked for it good_test.go:12: " +
+				"there is no router\n",
 		}, "FAILED", "", "1 skipped, and CI=true allows none"},
 		{"./bad", count{2, 2, 0}, []string{
 			"FAILED: example.org/m/bad TestFails/one\n",

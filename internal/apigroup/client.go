@@ -20,7 +20,8 @@ func Scheme(add ...func(*runtime.Scheme) error) *runtime.Scheme {
 }
 
 // Client returns a client for one API group that shares h's connections; nil: it has its own.
-func Client(cfg *rest.Config, h *http.Client, scheme *runtime.Scheme, gv schema.GroupVersion) (*rest.RESTClient, error) {
+func Client(cfg *rest.Config, h *http.Client, scheme *runtime.Scheme,
+	gv schema.GroupVersion) (*rest.RESTClient, error) {
 	c := rest.CopyConfig(cfg)
 	c.GroupVersion, c.APIPath = &gv, "/apis"
 	if gv.Group == corev1.GroupName {

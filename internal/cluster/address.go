@@ -78,7 +78,8 @@ func leadingZero(text string) error {
 }
 
 // errNoRange has the text of the CRD's rule.
-var errNoRange = errors.New("each must be a CIDR such as 192.0.2.0/26, a range such as 192.0.2.10-192.0.2.50, or one address, without leading zeros")
+var errNoRange = errors.New("each must be a CIDR such as 192.0.2.0/26, a range such as 192.0.2.10-192.0.2.50, or one " +
+	"address, without leading zeros")
 
 // parseRange reads a CIDR, a range or an address of a pool.
 func parseRange(s string) (netipx.IPRange, error) {
@@ -150,7 +151,8 @@ func parseCIDR(s string) (netipx.IPRange, error) {
 		return netipx.IPRange{}, fmt.Errorf("is an IPv4 network written as IPv6; write %s", plain)
 	case p != p.Masked():
 		// It could mean either the network or the address.
-		return netipx.IPRange{}, fmt.Errorf("a CIDR must begin at its network's first address: %s for the network, or %s for the address",
+		return netipx.IPRange{}, fmt.Errorf("a CIDR must begin at its network's first address: %s for the network, "+
+			"or %s for the address",
 			p.Masked(), p.Addr())
 	}
 	return netipx.RangeOfPrefix(p), nil
@@ -160,7 +162,8 @@ func parseCIDR(s string) (netipx.IPRange, error) {
 // if there are none. The addresses are returned in any case, sorted and without duplicates.
 func parseAddrs(s string) (addrs []netip.Addr, bad string) {
 	if n := strings.Count(s, ",") + 1; n > maxListed {
-		return nil, fmt.Sprintf("has %d entries, and a Service may request %d addresses; divide them between several Services", n, maxRequested)
+		return nil, fmt.Sprintf("has %d entries, and a Service may request %d addresses; divide them "+
+			"between several Services", n, maxRequested)
 	}
 	var mistakes []string
 	for f := range strings.SplitSeq(s, ",") {

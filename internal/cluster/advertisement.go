@@ -41,14 +41,17 @@ func parseAdvertisement(o *v1alpha1.BGPAdvertisement) (*Advertisement, Problems)
 }
 
 // selectorExcludesAggregate has the text of the CRD's rule.
-const selectorExcludesAggregate = "excludes an aggregate: routers would send the node traffic for addresses that the selector leaves out, and the node must refuse it; remove serviceSelector, or aggregationLength and aggregationLengthV6"
+const selectorExcludesAggregate = "excludes an aggregate: routers would send the node traffic for addresses that the " +
+	"selector leaves out, and the node must refuse it; remove serviceSelector, or aggregationLength " +
+	"and aggregationLengthV6"
 
 // parseNames requires a name in a list that is present: an empty list reads like "none", but no
 // list means all.
 func parseNames(field, kind string, names []string, most int, p *Problems) []string {
 	for i, name := range names {
 		if len(validation.IsDNS1123Subdomain(name)) != 0 {
-			p.Add(fmt.Sprintf("%s[%d]", field, i), name, fmt.Sprintf("each must be the name of %s; leave the field out for all", kind))
+			p.Add(fmt.Sprintf("%s[%d]", field, i), name,
+				fmt.Sprintf("each must be the name of %s; leave the field out for all", kind))
 		}
 	}
 	return parseSet(field, "name of "+kind, names, most, p)

@@ -10,7 +10,8 @@ import (
 // cluster itself uses, or addresses that are in none of their pools. Occupied is sorted.
 func aggregates(s *Snapshot, occupied []Occupied) (list []Problem) {
 	for _, a := range s.Advertisements {
-		for _, f := range []aggregation{{a, "spec.aggregationLength", a.Length4, 32}, {a, "spec.aggregationLengthV6", a.Length6, 128}} {
+		for _, f := range []aggregation{{a, "spec.aggregationLength", a.Length4, 32},
+			{a, "spec.aggregationLengthV6", a.Length6, 128}} {
 			if f.length < f.host {
 				list = append(list, f.check(s.Pools, occupied)...)
 			}
@@ -39,7 +40,8 @@ func (a aggregation) check(pools []*Pool, occupied []Occupied) (list []Problem) 
 	if first := outside.Ranges(); len(first) != 0 {
 		outside := first[0].From()
 		list = append(list, a.problem(AggregateTooWide, true, fmt.Sprintf(
-			"announces %s, which contains addresses of no AddressPool that the advertisement selects, the first of them %s; set it to a larger number, or add the addresses to a pool", a.Prefix(outside), outside)))
+			"announces %s, which contains addresses of no AddressPool that the advertisement selects, the first of "+
+				"them %s; set it to a larger number, or add the addresses to a pool", a.Prefix(outside), outside)))
 	}
 	return list
 }
@@ -90,12 +92,16 @@ func (a aggregation) refused(covered *netipx.IPSet, occupied []Occupied) (p Prob
 			prefix := a.Prefix(both.From())
 			both = intersection(both, netipx.RangeOfPrefix(prefix))
 			return a.problem(AggregateRefused, false, fmt.Sprintf(
-				"does not announce %s, which contains %s of %s: addresses in it are announced one by one; set it to a larger number", prefix, rangeText(both), o.By)), true
+				"does not announce %s, which contains %s of %s: addresses in it are announced one by one; set "+
+					"it to a larger number", prefix, rangeText(both), o.By)), true
 		}
 	}
 	return Problem{}, false
 }
 
 func (a aggregation) problem(code Code, warning bool, message string) Problem {
-	return Problem{Object: Named("BGPAdvertisement", a.Name), Field: a.field, Value: fmt.Sprint(a.length), Code: code, Warning: warning, Message: message}
+	return Problem{
+		Object: Named("BGPAdvertisement", a.Name), Field: a.field, Value: fmt.Sprint(a.length), Code: code,
+		Warning: warning, Message: message,
+	}
 }

@@ -3,12 +3,11 @@ package cluster
 import (
 	"testing"
 
-	"github.com/fanfare-lb/fanfare/internal/testing/clustertest"
-
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+	"github.com/fanfare-lb/fanfare/internal/testing/clustertest"
 )
 
 // An aggregate that contains an address of the cluster itself is refused, and one that is
@@ -28,18 +27,18 @@ func TestAggregates(t *testing.T) {
 		"smaller":          {length4: 28, pools: []string{"192.0.2.0/24"}},
 		"two ranges":       {length4: 24, pools: []string{"192.0.2.0/25", "192.0.2.128-192.0.2.255"}},
 		"single addresses": {length4: 32, length6: 128, pools: []string{"192.0.2.7", "2001:db8::7"}, node: "192.0.2.7"},
-		"another announce": {length4: 8, announce: v1alpha1.AnnounceBGP, pools: []string{"192.0.2.0/24"}, node: "192.0.9.1",
-			want: `BGPAdvertisement lan: spec.pools "lan": does not apply to this AddressPool, whose spec.announce is BGP; set that to Advertised, or remove the pool here`},
+		"another announce": {length4: 8, announce: v1alpha1.AnnounceBGP, pools: []string{"192.0.2.0/24"},
+			node: "192.0.9.1", want: `BGPAdvertisement lan: spec.pools "lan": does not apply to this AddressPool, whose spec.announce is BGP; set that to Advertised, or remove the pool here`},
 		"huge pool": {length6: 120, pools: []string{"2001:db8::/64"}},
 
 		"wide below": {length4: 24, pools: []string{"192.0.2.10-192.0.2.255"}, warning: true,
 			want: `BGPAdvertisement lan: spec.aggregationLength "24": announces 192.0.2.0/24, which contains addresses of no AddressPool that the advertisement selects, the first of them 192.0.2.0; set it to a larger number, or add the addresses to a pool`},
 		"wide above": {length4: 28, pools: []string{"192.0.2.0-192.0.2.30"}, warning: true,
 			want: `BGPAdvertisement lan: spec.aggregationLength "28": announces 192.0.2.16/28, which contains addresses of no AddressPool that the advertisement selects, the first of them 192.0.2.31; set it to a larger number, or add the addresses to a pool`},
-		"wide between": {length6: 120, pools: []string{"2001:db8::-2001:db8::f", "2001:db8::20-2001:db8::ff"}, warning: true,
-			want: `BGPAdvertisement lan: spec.aggregationLengthV6 "120": announces 2001:db8::/120, which contains addresses of no AddressPool that the advertisement selects, the first of them 2001:db8::10; set it to a larger number, or add the addresses to a pool`},
-		"addresses of another pool": {length4: 24, pools: []string{"192.0.2.0/25"}, more: "192.0.2.128/25", warning: true,
-			want: `BGPAdvertisement lan: spec.aggregationLength "24": announces 192.0.2.0/24, which contains addresses of no AddressPool that the advertisement selects, the first of them 192.0.2.128; set it to a larger number, or add the addresses to a pool`},
+		"wide between": {length6: 120, pools: []string{"2001:db8::-2001:db8::f", "2001:db8::20-2001:db8::ff"},
+			warning: true, want: `BGPAdvertisement lan: spec.aggregationLengthV6 "120": announces 2001:db8::/120, which contains addresses of no AddressPool that the advertisement selects, the first of them 2001:db8::10; set it to a larger number, or add the addresses to a pool`},
+		"addresses of another pool": {length4: 24, pools: []string{"192.0.2.0/25"}, more: "192.0.2.128/25",
+			warning: true, want: `BGPAdvertisement lan: spec.aggregationLength "24": announces 192.0.2.0/24, which contains addresses of no AddressPool that the advertisement selects, the first of them 192.0.2.128; set it to a larger number, or add the addresses to a pool`},
 
 		"node": {length4: 24, pools: []string{"192.0.2.128/25"}, node: "192.0.2.1",
 			want: `BGPAdvertisement lan: spec.aggregationLength "24": does not announce 192.0.2.0/24, which contains 192.0.2.1 of Node n1: addresses in it are announced one by one; set it to a larger number`},
@@ -64,7 +63,9 @@ func TestAggregates(t *testing.T) {
 			if tt.more != "" {
 				b.Set(clustertest.Pool("more", tt.more), "")
 			}
-			a := &v1alpha1.BGPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: "lan"}, Spec: v1alpha1.BGPAdvertisementSpec{Pools: []string{"lan"}}}
+			a := &v1alpha1.BGPAdvertisement{
+				ObjectMeta: metav1.ObjectMeta{Name: "lan"}, Spec: v1alpha1.BGPAdvertisementSpec{Pools: []string{"lan"}},
+			}
 			if tt.length4 != 0 {
 				a.Spec.AggregationLength = &tt.length4
 			}

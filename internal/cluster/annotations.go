@@ -91,7 +91,8 @@ func parseRequest(o *corev1.Service, s *Spec, p *Problems) {
 		var bad string
 		s.Requested, bad = parseAddrs(ws[0].value)
 		if n := len(s.Requested); n > maxRequested {
-			s.Requested, bad = nil, fmt.Sprintf("has %d addresses, and a Service may request %d; divide them between several Services", n, maxRequested)
+			s.Requested, bad = nil, fmt.Sprintf(
+				"has %d addresses, and a Service may request %d; divide them between several Services", n, maxRequested)
 		}
 		if bad != "" {
 			p.add(RequestRefused, ws[0].field, "", bad) // which has the part of the value that matters
@@ -120,7 +121,9 @@ func parseRequest(o *corev1.Service, s *Spec, p *Problems) {
 func (p *Problems) contradict(ws []requestField, agrees func(string) bool) {
 	for _, w := range ws[1:] {
 		if !agrees(w.value) {
-			p.add(Contradiction, w.field, w.value, fmt.Sprintf("contradicts %s %q, which counts; remove one of them", ws[0].field, shorten(ws[0].value, maxValue)))
+			p.add(Contradiction, w.field, w.value,
+				fmt.Sprintf("contradicts %s %q, which counts; remove one of them", ws[0].field,
+					shorten(ws[0].value, maxValue)))
 		}
 	}
 }
@@ -136,7 +139,8 @@ func parseSharing(o *corev1.Service, s *Spec, p *Problems) {
 	if len(ws) == 0 {
 		if len(others) > 0 {
 			p.Add(annotation(SharingNamespacesAnnotation), o.Annotations[SharingNamespacesAnnotation],
-				fmt.Sprintf("says with whom the Service shares its address, and no key says that it does; add the annotation %s", SharingAnnotation))
+				fmt.Sprintf("says with whom the Service shares its address, and no key says that it does; "+
+					"add the annotation %s", SharingAnnotation))
 		}
 		return
 	}

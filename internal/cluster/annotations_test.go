@@ -25,9 +25,11 @@ func TestAnnotationBounds(t *testing.T) {
 		count            func(*Spec) int
 		bad              bool // the Service gets no other address
 	}{
-		{"fanfare.io/load-balancer-ips", "2001:db8::%x:1", maxRequested, func(s *Spec) int { return len(s.Requested) }, true},
+		{"fanfare.io/load-balancer-ips", "2001:db8::%x:1", maxRequested, func(s *Spec) int { return len(s.Requested) },
+			true},
 		{"fanfare.io/address-pool", "p%x", maxRequestedPools, func(s *Spec) int { return len(s.RequestedPools) }, true},
-		{"fanfare.io/allow-shared-ip-namespaces", "n%x", maxSharingNamespaces, func(s *Spec) int { return len(s.Sharing.Namespaces) }, false},
+		{"fanfare.io/allow-shared-ip-namespaces", "n%x", maxSharingNamespaces,
+			func(s *Spec) int { return len(s.Sharing.Namespaces) }, false},
 		{"fanfare.io/bgp-communities", "64500:%d", maxServiceCommunities, func(s *Spec) int {
 			if s.Communities == nil {
 				return 0
@@ -36,13 +38,16 @@ func TestAnnotationBounds(t *testing.T) {
 		}, false},
 	} {
 		for n, want := range map[int]int{tt.most: tt.most, tt.most + 1: 0, 30_000: 0} {
-			o := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", Annotations: map[string]string{
-				SharingAnnotation: "k", tt.annotation: list(n, tt.name)}}}
+			o := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web",
+				Annotations: map[string]string{
+					SharingAnnotation: "k", tt.annotation: list(n, tt.name)}}}
 			o.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Ports: []corev1.ServicePort{{Port: 80}}}
 			snap := Parse(o)
 			s := snap.Services.At(0).Spec
-			if got := tt.count(s); got != want || (len(snap.Problems) == 0) != (n == tt.most) || (clauses(s, RequestRefused) != "") != (tt.bad && n != tt.most) {
-				t.Errorf("%s: %d of %d count, want %d; problems %v, bad request %q", tt.annotation, got, n, want, snap.Problems, clauses(s, RequestRefused))
+			if got := tt.count(s); got != want || (len(snap.Problems) == 0) != (n == tt.most) ||
+				(clauses(s, RequestRefused) != "") != (tt.bad && n != tt.most) {
+				t.Errorf("%s: %d of %d count, want %d; problems %v, bad request %q", tt.annotation, got, n, want,
+					snap.Problems, clauses(s, RequestRefused))
 			}
 		}
 	}

@@ -26,7 +26,8 @@ func (b *Builder) Snapshot() *Snapshot {
 	if len(touched) != 0 {
 		s.Services = s.Services.Patch(touched, b.service)
 	}
-	s.Nodes, s.Namespaces, s.ServiceCIDRs, s.Speakers = b.nodes.sorted(), b.namespaces.sorted(), b.serviceCIDRs.sorted(), b.speakers.sorted()
+	s.Nodes, s.Namespaces, s.ServiceCIDRs, s.Speakers = b.nodes.sorted(), b.namespaces.sorted(),
+		b.serviceCIDRs.sorted(), b.speakers.sorted()
 	if b.speakers.changed {
 		s.Conflicts = conflicts(s.Speakers)
 	}
@@ -81,7 +82,8 @@ func (b *Builder) admitted() []*Pool {
 	pools, conflicts := occupy(pools, b.poolFiles, b.taken())
 	b.Report("pools with the cluster's own addresses", conflicts)
 	for i, p := range pools {
-		if j := slices.IndexFunc(b.last.Pools, func(q *Pool) bool { return q.Name == p.Name }); j >= 0 && reflect.DeepEqual(p, b.last.Pools[j]) {
+		if j := slices.IndexFunc(b.last.Pools, func(q *Pool) bool { return q.Name == p.Name }); j >= 0 &&
+			reflect.DeepEqual(p, b.last.Pools[j]) {
 			pools[i] = b.last.Pools[j]
 		}
 	}

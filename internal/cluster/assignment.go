@@ -54,7 +54,8 @@ func (s Assignments) next(now sortedset.Set[Assignment]) Assignments {
 
 // Patch replaces the elements under sorted keys by the results of now; false: there is none.
 func (s Assignments) Patch(keys []Assignment, now func(key Assignment) (Assignment, bool)) Assignments {
-	return s.next(sortedset.PatchSet(s.Set, keys, Assignment.Compare, sortedset.Equal, func(i int) (Assignment, bool) { return now(keys[i]) }))
+	return s.next(sortedset.PatchSet(s.Set, keys, Assignment.Compare, sortedset.Equal,
+		func(i int) (Assignment, bool) { return now(keys[i]) }))
 }
 
 // With adds elements of a sorted list, or replaces those under the same keys.

@@ -13,7 +13,10 @@ func TestAssignmentsOverLayer2(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	random := func() (list []Assignment) {
 		for range r.IntN(4) {
-			a := Assignment{Addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(r.IntN(8))}), Service: Name{"default", string('a' + rune(r.IntN(2)))}}
+			a := Assignment{
+				Addr:    netip.AddrFrom4([4]byte{192, 0, 2, byte(r.IntN(8))}),
+				Service: Name{"default", string('a' + rune(r.IntN(2)))},
+			}
 			if r.IntN(3) == 0 {
 				a.From.Announce = AnnounceL2
 			}

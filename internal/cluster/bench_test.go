@@ -14,7 +14,8 @@ func BenchmarkBuilderOneSlice(b *testing.B) {
 	builder := NewBuilder()
 	for i := range many {
 		builder.Set(clustertest.Service(fmt.Sprintf("s%05d", i)), "")
-		builder.Set(clustertest.EndpointSlice(fmt.Sprintf("s%05d-1", i), fmt.Sprintf("s%05d", i), "10.0.0.1", "10.0.0.2"), "")
+		builder.Set(clustertest.EndpointSlice(fmt.Sprintf("s%05d-1", i), fmt.Sprintf("s%05d", i), "10.0.0.1",
+			"10.0.0.2"), "")
 	}
 	builder.Snapshot()
 	b.ReportAllocs()

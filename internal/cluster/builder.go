@@ -19,7 +19,8 @@ import (
 // KeyOf returns the key of an object that Set accepts. ok is false for others.
 func KeyOf(obj runtime.Object) (k Key, ok bool) {
 	switch obj.(type) {
-	case *corev1.Service, *discoveryv1.EndpointSlice, *corev1.Node, *corev1.Namespace, *corev1.Secret, *networkingv1.ServiceCIDR,
+	case *corev1.Service, *discoveryv1.EndpointSlice, *corev1.Node, *corev1.Namespace, *corev1.Secret,
+		*networkingv1.ServiceCIDR,
 		*v1alpha1.AddressPool, *v1alpha1.BGPPeer, *v1alpha1.BGPAdvertisement, *v1alpha1.L2Advertisement,
 		*v1alpha1.SpeakerStatus, *v1alpha1.AddressClaim:
 	default:
@@ -278,7 +279,8 @@ func (b *Builder) setNode(name string, n *Node) {
 	if old == nil || n == nil || !maps.Equal(old.Labels, n.Labels) {
 		b.nodeLabels = true
 	}
-	if old == nil || n == nil || !slices.Equal(old.InternalIPs, n.InternalIPs) || !slices.Equal(old.PodCIDRs, n.PodCIDRs) {
+	if old == nil || n == nil || !slices.Equal(old.InternalIPs, n.InternalIPs) ||
+		!slices.Equal(old.PodCIDRs, n.PodCIDRs) {
 		b.nodeAddresses = true
 	}
 }
@@ -319,7 +321,8 @@ func (b *Builder) setClaim(name string, c *Claim) {
 // Dirty reports whether anything may differ from the last snapshot.
 func (b *Builder) Dirty() bool {
 	return len(b.changed) != 0 || len(b.joiner.joins) != 0 || len(b.claimed) != 0 || len(b.former) != 0 ||
-		b.goodChanged || b.changes != changes{} || slices.ContainsFunc(b.tables(), func(changed *bool) bool { return *changed })
+		b.goodChanged || b.changes != changes{} ||
+		slices.ContainsFunc(b.tables(), func(changed *bool) bool { return *changed })
 }
 
 // tables returns of each table whether it has changed.

@@ -6,11 +6,11 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/fanfare-lb/fanfare/internal/testing/clustertest"
-
 	gocmp "github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/fanfare-lb/fanfare/internal/testing/clustertest"
 )
 
 // One change must leave every other part the very same pointer: that is how the
@@ -19,8 +19,9 @@ func TestSharing(t *testing.T) {
 	b := NewBuilder()
 	for _, o := range []runtime.Object{
 		clustertest.Service("a", "192.0.2.1"), clustertest.Service("b"), clustertest.Service("c"),
-		clustertest.EndpointSlice("a1", "a", "10.0.0.1"), clustertest.EndpointSlice("b1", "b", "10.0.0.2"), clustertest.EndpointSlice("b2", "b", "10.0.0.3"),
-		clustertest.Node("n1"), clustertest.Node("n2"), clustertest.Pool("lan", "192.0.2.0/24"), clustertest.Peer("tor", "10.0.0.254"),
+		clustertest.EndpointSlice("a1", "a", "10.0.0.1"), clustertest.EndpointSlice("b1", "b", "10.0.0.2"),
+		clustertest.EndpointSlice("b2", "b", "10.0.0.3"), clustertest.Node("n1"), clustertest.Node("n2"),
+		clustertest.Pool("lan", "192.0.2.0/24"), clustertest.Peer("tor", "10.0.0.254"),
 	} {
 		b.Set(o, "")
 	}
@@ -108,7 +109,8 @@ func TestMistakeKeepsTheVersionBefore(t *testing.T) {
 	if s.Peers[0] != good.Peers[0] || s.Pools[0] != good.Pools[0] {
 		t.Errorf("a mistake replaced a good version:\n%+v", s)
 	}
-	if len(s.Problems) != 2 || !slices.ContainsFunc(s.Problems, func(p Problem) bool { return p.Field == "spec.addresses[1]" }) {
+	if len(s.Problems) != 2 || !slices.ContainsFunc(s.Problems,
+		func(p Problem) bool { return p.Field == "spec.addresses[1]" }) {
 		t.Errorf("problems: %v", s.Problems)
 	}
 	b.Set(clustertest.Peer("tor", "10.0.0.253"), "")
@@ -128,7 +130,8 @@ func TestMistakeKeepsTheVersionBefore(t *testing.T) {
 // makes every reader check all addresses again.
 func TestPoolsStayTheSame(t *testing.T) {
 	b := NewBuilder()
-	for _, o := range []runtime.Object{clustertest.Pool("lan", "192.0.2.0/24"), clustertest.Pool("dmz", "198.51.100.0/24"), clustertest.Node("n1"), clustertest.Peer("tor", "10.0.0.254")} {
+	for _, o := range []runtime.Object{clustertest.Pool("lan", "192.0.2.0/24"),
+		clustertest.Pool("dmz", "198.51.100.0/24"), clustertest.Node("n1"), clustertest.Peer("tor", "10.0.0.254")} {
 		b.Set(o, "")
 	}
 	was := b.Snapshot()
@@ -144,7 +147,8 @@ func TestPoolsStayTheSame(t *testing.T) {
 	o.Status.Addresses[0].Address = "192.0.2.7"
 	b.Set(o, "")
 	is = b.Snapshot()
-	if is.Pools[0] != was.Pools[0] || is.Pools[1] == was.Pools[1] || is.Pools[1].OccupiedBy(netip.MustParseAddr("192.0.2.7")) != "Node n1" || len(is.Problems) != 1 {
+	if is.Pools[0] != was.Pools[0] || is.Pools[1] == was.Pools[1] ||
+		is.Pools[1].OccupiedBy(netip.MustParseAddr("192.0.2.7")) != "Node n1" || len(is.Problems) != 1 {
 		t.Errorf("a node has an address of lan:\n%+v", is)
 	}
 	b.Delete(Key{"Node", Name{Name: "n1"}})

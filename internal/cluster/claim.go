@@ -21,7 +21,9 @@ func parseClaim(o *v1alpha1.AddressClaim) (*Claim, Problems) {
 		return nil, p
 	}
 	if assignable(addr) != nil {
-		p.Add("spec.address", o.Spec.Address, "must be an address that a Service can have, and not unspecified, loopback, link-local, multicast or broadcast")
+		p.Add("spec.address", o.Spec.Address,
+			"must be an address that a Service can have, and not unspecified, loopback, link-local, "+
+				"multicast or broadcast")
 		return nil, p
 	}
 	if a, err := netip.ParseAddr(o.Spec.Address); err != nil || a != addr {
@@ -47,16 +49,19 @@ func parseClaim(o *v1alpha1.AddressClaim) (*Claim, Problems) {
 			p.Add(fmt.Sprintf("spec.holders[%d]", i), "", "must have a namespace and a name; this holder is left out")
 			continue
 		}
-		if slices.ContainsFunc(o.Spec.Holders[:i], func(b v1alpha1.ClaimHolder) bool { return b.Namespace == h.Namespace && b.Name == h.Name }) {
+		if slices.ContainsFunc(o.Spec.Holders[:i],
+			func(b v1alpha1.ClaimHolder) bool { return b.Namespace == h.Namespace && b.Name == h.Name }) {
 			p.Add(fmt.Sprintf("spec.holders[%d]", i), h.Namespace+"/"+h.Name, "is listed twice; remove one of the two")
 			continue
 		}
-		c.Holders = append(c.Holders, Holder{Name{interned(h.Namespace), h.Name}, types.UID(h.UID), h.ResourceVersion, h.Reserve})
+		c.Holders = append(c.Holders, Holder{Name{interned(h.Namespace), h.Name}, types.UID(h.UID), h.ResourceVersion,
+			h.Reserve})
 	}
 	slices.SortFunc(c.Holders, func(a, b Holder) int { return a.Name.Compare(b.Name) })
 	for i, r := range o.Spec.ReservedFor {
 		if r.Namespace == "" {
-			p.Add(fmt.Sprintf("spec.reservedFor[%d]", i), r.Name, "must have a namespace; it reserves the address for no Service")
+			p.Add(fmt.Sprintf("spec.reservedFor[%d]", i), r.Name,
+				"must have a namespace; it reserves the address for no Service")
 			continue
 		}
 		c.ReservedFor = append(c.ReservedFor, Name{interned(r.Namespace), r.Name})

@@ -58,7 +58,8 @@ func (c *Communities) parse(text string) error {
 	words := strings.Split(strings.TrimPrefix(text, "large:"), ":")
 	large := len(words) == 3
 	if len(words) != 2 && !large || !large && strings.HasPrefix(text, "large:") {
-		return fmt.Errorf("must be two numbers such as 64500:1, three such as 64500:1:2, or one of %s", strings.Join(slices.Sorted(maps.Keys(bgp.CommunityNames)), ", "))
+		return fmt.Errorf("must be two numbers such as 64500:1, three such as 64500:1:2, or one of %s",
+			strings.Join(slices.Sorted(maps.Keys(bgp.CommunityNames)), ", "))
 	}
 	bits, digits := 16, 5
 	if large {
@@ -104,7 +105,8 @@ func parseServiceCommunities(o *corev1.Service, p *Problems) *Communities {
 	}
 	list := strings.Split(v, ",")
 	if len(list) > maxServiceCommunities {
-		p.Add(annotation(communitiesAnnotation), v, fmt.Sprintf("has %d entries, and may have %d; all are left out", len(list), maxServiceCommunities))
+		p.Add(annotation(communitiesAnnotation), v,
+			fmt.Sprintf("has %d entries, and may have %d; all are left out", len(list), maxServiceCommunities))
 		return nil
 	}
 	for i, word := range list {

@@ -5,12 +5,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fanfare-lb/fanfare/internal/testing/clustertest"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+	"github.com/fanfare-lb/fanfare/internal/testing/clustertest"
 )
 
 // A process that starts while an object has a mistake goes on with the last good version
@@ -81,7 +80,8 @@ func TestConfigurationAfterRestart(t *testing.T) {
 	}
 	fine := restart(broken.Configuration)
 	fine.Set(advertisement("1", "64500:1"), "")
-	if s := fine.Snapshot(); len(s.Problems) != 0 || len(s.Advertisements[0].Communities.Standard) != 1 || s.Advertisements[0].Communities.Standard[0] != 64500<<16|1 {
+	if s := fine.Snapshot(); len(s.Problems) != 0 || len(s.Advertisements[0].Communities.Standard) != 1 ||
+		s.Advertisements[0].Communities.Standard[0] != 64500<<16|1 {
 		t.Errorf("a version without a mistake: %v, problems %v", s.Advertisements[0].Communities, s.Problems)
 	}
 	fine.Delete(Key{"BGPAdvertisement", Name{Name: "lan"}})

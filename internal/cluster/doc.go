@@ -23,9 +23,9 @@
 //     they may change); occupied.go and duplicate.go find overlaps. AddressClaim: claim.go.
 //   - BGPPeer: peer.go, secret.go (passwords). BGPAdvertisement: advertisement.go, aggregate.go,
 //     community.go. L2Advertisement: l2advertisement.go. SpeakerStatus: speaker.go.
-//   - Service: service.go, annotations.go (requests), unknownannotation.go, unserved.go (why not),
-//     affinity.go, scheduler.go, sourceranges.go; endpoints.go (EndpointSlices), serviceports.go, renamedports.go (which
-//     of their ports a Service has), join.go (all slices of a Service), portgroup.go and readiness.go
-//     (what decisions need). node.go and namespace.go.
+//   - Service: service.go, annotations.go (requests), unknownannotation.go, unserved.go (why not), affinity.go,
+//     scheduler.go, sourceranges.go; endpoints.go (EndpointSlices), serviceports.go, renamedports.go (which of their
+//     ports a Service has), join.go (all slices of a Service), portgroup.go and readiness.go (what decisions need).
+//     node.go and namespace.go.
 //   - What several of these use: selector.go. references.go checks names between objects.
 package cluster

@@ -42,7 +42,8 @@ func Duplicates(peers []*Peer, node *Node) []Duplicate {
 // shares reports whether two peers have the same router. A link with a peer has only two ends, so a
 // link-local address there is that peer's router.
 func (p *Peer) shares(o *Peer) bool {
-	return p.router() == o.router() || p.Interface != "" && o.PeerAddress.Zone() == p.Interface || o.Interface != "" && p.PeerAddress.Zone() == o.Interface
+	return p.router() == o.router() || p.Interface != "" && o.PeerAddress.Zone() == p.Interface ||
+		o.Interface != "" && p.PeerAddress.Zone() == o.Interface
 }
 
 // router identifies the router in a sentence: peers with the same text share one session.
@@ -61,7 +62,8 @@ func (p *Peer) router() string {
 func (d Duplicate) Problem(node string) Problem {
 	field, value := d.Peer.where()
 	return Problem{Object: Named("BGPPeer", d.Peer.Name), Field: field, Value: value, Message: fmt.Sprintf(
-		"node %s has no session by it: %s. Delete one of the two, or give them nodeSelectors that never match the same node", node, d.Why())}
+		"node %s has no session by it: %s. Delete one of the two, or give them nodeSelectors that "+
+			"never match the same node", node, d.Why())}
 }
 
 // Why returns why the newer BGPPeer has no session, for a sentence.
@@ -104,6 +106,7 @@ func (a *Advertisement) NamesOnly(all []Duplicate) (d Duplicate, ok bool) {
 // AdvertisementProblem returns the Problem of an advertisement that reaches no router on a node
 // because it names this duplicate.
 func (d Duplicate) AdvertisementProblem(a *Advertisement, node string) Problem {
-	return Problem{Object: Named("BGPAdvertisement", a.Name), Field: "spec.peers", Value: d.Peer.Name, Message: fmt.Sprintf(
-		"node %s announces it to no router: %s. Name %s instead", node, d.Why(), d.Of.Name)}
+	return Problem{Object: Named("BGPAdvertisement", a.Name), Field: "spec.peers", Value: d.Peer.Name,
+		Message: fmt.Sprintf(
+			"node %s announces it to no router: %s. Name %s instead", node, d.Why(), d.Of.Name)}
 }

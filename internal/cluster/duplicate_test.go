@@ -75,9 +75,11 @@ func TestDuplicates(t *testing.T) {
 
 		{"an interface and an address on it", []string{"a 1 on=eth0", "b 2 fe80::1%eth0"}, node, "b: a"},
 		{"an address and its interface", []string{"a 2 on=eth0", "b 1 fe80::1%eth0"}, node, "a: b"},
-		{"an interface and an address elsewhere", []string{"a 1 on=eth0", "b 2 fe80::1%eth1", "c 3 192.0.2.1"}, node, ""},
+		{"an interface and an address elsewhere", []string{"a 1 on=eth0", "b 2 fe80::1%eth1", "c 3 192.0.2.1"}, node,
+			""},
 		{"an interface and a gateway on it", []string{"a 1 on=eth0", "b 2 gateway=IPv6@fe80::1%eth0"}, node, "b: a"},
-		{"a peer without a session is not older", []string{"a 1 fe80::1%eth0", "b 2 on=eth0", "c 3 fe80::2%eth0"}, node, "b: a"},
+		{"a peer without a session is not older", []string{"a 1 fe80::1%eth0", "b 2 on=eth0", "c 3 fe80::2%eth0"}, node,
+			"b: a"},
 
 		{"one unknown gateway", []string{"a 1 gateway=IPv4", "b 2 gateway=IPv4"}, node, "b: a"},
 		{"unknown gateways of two families", []string{"a 1 gateway=IPv4", "b 2 gateway=IPv6"}, node, ""},

@@ -15,14 +15,16 @@ func parseEligibility(s *v1alpha1.AddressPoolSpec, pool *Pool, p *Problems) {
 	pool.Namespaces = parseNames("spec.namespaces", "a Namespace", s.Namespaces, 256, p)
 	for i, name := range s.Namespaces {
 		if len(name) > validation.DNS1123LabelMaxLength || strings.Contains(name, ".") {
-			p.Add(fmt.Sprintf("spec.namespaces[%d]", i), name, "must be the name of a Namespace, of at most 63 characters and without dots")
+			p.Add(fmt.Sprintf("spec.namespaces[%d]", i), name,
+				"must be the name of a Namespace, of at most 63 characters and without dots")
 		}
 	}
 	pool.NamespaceSelector = parseSelector("spec.namespaceSelector", s.NamespaceSelector, p)
 	pool.ServiceSelector = parseSelector("spec.serviceSelector", s.ServiceSelector, p)
 	if pool.Quota = int(s.NamespaceQuota); pool.Quota < 0 {
 		pool.Quota = 1
-		p.Add("spec.namespaceQuota", fmt.Sprint(s.NamespaceQuota), "must be 1 or more, or left out for no limit; taken for 1")
+		p.Add("spec.namespaceQuota", fmt.Sprint(s.NamespaceQuota),
+			"must be 1 or more, or left out for no limit; taken for 1")
 	}
 	pool.ReservedQuota = parseReservedQuota(s.NamespaceReservedQuota, p)
 }
@@ -62,7 +64,8 @@ func (p *Pool) Excludes(s *Spec, namespaces []*Namespace) string {
 	if sel := p.NamespaceSelector; !sel.Empty() {
 		n := findNamespace(namespaces, ns)
 		if n == nil {
-			return fmt.Sprintf("is for namespaces that match %s, and the labels of %s are not known", selectorText(sel), ns)
+			return fmt.Sprintf("is for namespaces that match %s, and the labels of %s are not known", selectorText(sel),
+				ns)
 		}
 		if !sel.Matches(n.Labels) {
 			return fmt.Sprintf("is for namespaces that match %s, and %s does not", selectorText(sel), ns)

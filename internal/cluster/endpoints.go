@@ -23,7 +23,8 @@ type slice struct {
 }
 
 func (s *slice) equal(o *slice) bool {
-	return s.service == o.service && s.hostNames == o.hostNames && s.managed == o.managed && slices.Equal(s.ports, o.ports) && slices.Equal(s.list, o.list)
+	return s.service == o.service && s.hostNames == o.hostNames && s.managed == o.managed &&
+		slices.Equal(s.ports, o.ports) && slices.Equal(s.list, o.list)
 }
 
 // sliceController is how Kubernetes' own controller marks its slices. A tenant can write that, too,
@@ -38,11 +39,15 @@ func parseSlice(o *discoveryv1.EndpointSlice) (*slice, Problems) {
 	var p Problems
 	service := o.Labels[discoveryv1.LabelServiceName]
 	if service == "" {
-		p.Add("metadata.labels["+discoveryv1.LabelServiceName+"]", "", "missing; name the Service that these endpoints are of")
+		p.Add("metadata.labels["+discoveryv1.LabelServiceName+"]", "",
+			"missing; name the Service that these endpoints are of")
 		return nil, p
 	}
 	namespace := interned(o.Namespace)
-	s := &slice{name: Name{namespace, o.Name}, service: Name{namespace, service}, managed: o.Labels[discoveryv1.LabelManagedBy] == sliceController}
+	s := &slice{
+		name: Name{namespace, o.Name}, service: Name{namespace, service},
+		managed: o.Labels[discoveryv1.LabelManagedBy] == sliceController,
+	}
 	switch {
 	case o.AddressType == discoveryv1.AddressTypeFQDN:
 		s.hostNames = true // traffic to a host name cannot be forwarded
@@ -51,7 +56,8 @@ func parseSlice(o *discoveryv1.EndpointSlice) (*slice, Problems) {
 		p.Add("addressType", string(o.AddressType), "must be IPv4 or IPv6")
 		return s, p
 	case len(o.Ports) > maxSlicePorts:
-		p.Add("ports", "", fmt.Sprintf("has %d entries, and may have %d; this EndpointSlice is not used", len(o.Ports), maxSlicePorts))
+		p.Add("ports", "", fmt.Sprintf("has %d entries, and may have %d; this EndpointSlice is not used", len(o.Ports),
+			maxSlicePorts))
 		return s, p
 	}
 	if s.ports = parseEndpointPorts(o.Ports, &p); len(s.ports) == 0 {
@@ -84,9 +90,11 @@ func parseEndpointPorts(in []discoveryv1.EndpointPort, p *Problems) []Port {
 		}
 		switch {
 		case *ep.Port < 1 || *ep.Port > 65535:
-			p.Add(fmt.Sprintf("ports[%d].port", i), fmt.Sprint(*ep.Port), "must be from 1 to 65535; this port is left out")
+			p.Add(fmt.Sprintf("ports[%d].port", i), fmt.Sprint(*ep.Port),
+				"must be from 1 to 65535; this port is left out")
 		case !knownProtocol(port.Protocol):
-			p.Add(fmt.Sprintf("ports[%d].protocol", i), string(port.Protocol), "must be TCP, UDP or SCTP; this port is left out")
+			p.Add(fmt.Sprintf("ports[%d].protocol", i), string(port.Protocol),
+				"must be TCP, UDP or SCTP; this port is left out")
 		default:
 			ports = append(ports, port)
 		}
@@ -96,7 +104,8 @@ func parseEndpointPorts(in []discoveryv1.EndpointPort, p *Problems) []Port {
 	return slices.CompactFunc(ports, func(a, b Port) bool {
 		same := comparePortKeys(a, b) == 0
 		if same {
-			p.Add("ports", b.Name, fmt.Sprintf("is the name of %d/%s and %d/%s; the second is left out", a.Port, a.Protocol, b.Port, b.Protocol))
+			p.Add("ports", b.Name, fmt.Sprintf("is the name of %d/%s and %d/%s; the second is left out", a.Port,
+				a.Protocol, b.Port, b.Protocol))
 		}
 		return same
 	})

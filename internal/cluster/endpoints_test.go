@@ -37,7 +37,9 @@ func sliceWith(name, ports string, addrs ...string) *discoveryv1.EndpointSlice {
 	s := clustertest.EndpointSlice(name, "web", addrs...)
 	s.Ports = nil
 	for _, p := range portsOf(ports) {
-		s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: &p.Name, Port: new(int32(p.Port)), Protocol: &p.Protocol})
+		s.Ports = append(s.Ports, discoveryv1.EndpointPort{
+			Name: &p.Name, Port: new(int32(p.Port)), Protocol: &p.Protocol,
+		})
 	}
 	return s
 }
@@ -86,17 +88,33 @@ func TestPortsMatchByNameAndProtocol(t *testing.T) {
 		want    string
 		others  string
 	}{
-		"the same":          {"http:80", []*discoveryv1.EndpointSlice{sliceWith("a", "http:8080", pod)}, "http 10.244.0.1:8080", "[]"},
-		"unnamed":           {":80", []*discoveryv1.EndpointSlice{sliceWith("a", ":8080", pod)}, " 10.244.0.1:8080", "[]"},
-		"slice unnamed":     {"http:80", []*discoveryv1.EndpointSlice{sliceWith("a", ":80", pod)}, "http", "[{ TCP 80 0}]"},
-		"Service unnamed":   {":80", []*discoveryv1.EndpointSlice{sliceWith("a", "http:80", pod)}, "", "[{http TCP 80 0}]"},
-		"TCP against UDP":   {"dns:53/UDP", []*discoveryv1.EndpointSlice{sliceWith("a", "dns:53", pod)}, "dns", "[{dns TCP 53 0}]"},
-		"both protocols":    {"dns:53/UDP dns-tcp:53", []*discoveryv1.EndpointSlice{sliceWith("a", "dns:5353/UDP dns-tcp:5354", pod)}, "dns 10.244.0.1:5353, dns-tcp 10.244.0.1:5354", "[]"},
-		"one of two":        {"http:80 https:443", []*discoveryv1.EndpointSlice{sliceWith("a", "http:8080 tls:8443", pod)}, "http 10.244.0.1:8080, https", "[{tls TCP 8443 0}]"},
-		"a slice for each":  {"http:80 https:443", []*discoveryv1.EndpointSlice{sliceWith("a", "http:8080", pod), sliceWith("b", "https:8443", "10.244.0.2")}, "http 10.244.0.1:8080, https 10.244.0.2:8443", "[]"},
-		"other numbers":     {"http:80 https:443", []*discoveryv1.EndpointSlice{sliceWith("a", "http:8080 https:8443", pod), sliceWith("b", "http:8081 https:8443", "10.244.0.2")}, "http 10.244.0.1:8080 10.244.0.2:8081, https 10.244.0.1:8443 10.244.0.2:8443", "[]"},
-		"in two slices":     {"http:80", []*discoveryv1.EndpointSlice{sliceWith("a", "http:8080", pod), sliceWith("b", "http:8080", pod)}, "http 10.244.0.1:8080", "[]"},
-		"in two, and moved": {"http:80", []*discoveryv1.EndpointSlice{sliceWith("a", "http:8080", pod), sliceWith("b", "http:8080 https:8443", pod)}, "http 10.244.0.1:8080", "[{https TCP 8443 0}]"},
+		"the same": {"http:80", []*discoveryv1.EndpointSlice{sliceWith("a", "http:8080", pod)},
+			"http 10.244.0.1:8080", "[]"},
+		"unnamed": {":80", []*discoveryv1.EndpointSlice{sliceWith("a", ":8080", pod)}, " 10.244.0.1:8080",
+			"[]"},
+		"slice unnamed": {"http:80", []*discoveryv1.EndpointSlice{sliceWith("a", ":80", pod)}, "http",
+			"[{ TCP 80 0}]"},
+		"Service unnamed": {":80", []*discoveryv1.EndpointSlice{sliceWith("a", "http:80", pod)}, "",
+			"[{http TCP 80 0}]"},
+		"TCP against UDP": {"dns:53/UDP", []*discoveryv1.EndpointSlice{sliceWith("a", "dns:53", pod)}, "dns",
+			"[{dns TCP 53 0}]"},
+		"both protocols": {"dns:53/UDP dns-tcp:53",
+			[]*discoveryv1.EndpointSlice{sliceWith("a", "dns:5353/UDP dns-tcp:5354", pod)},
+			"dns 10.244.0.1:5353, dns-tcp 10.244.0.1:5354", "[]"},
+		"one of two": {"http:80 https:443",
+			[]*discoveryv1.EndpointSlice{sliceWith("a", "http:8080 tls:8443", pod)}, "http 10.244.0.1:8080, https",
+			"[{tls TCP 8443 0}]"},
+		"a slice for each": {"http:80 https:443",
+			[]*discoveryv1.EndpointSlice{sliceWith("a", "http:8080", pod), sliceWith("b", "https:8443", "10.244.0.2")},
+			"http 10.244.0.1:8080, https 10.244.0.2:8443", "[]"},
+		"other numbers": {"http:80 https:443",
+			[]*discoveryv1.EndpointSlice{sliceWith("a", "http:8080 https:8443", pod),
+				sliceWith("b", "http:8081 https:8443", "10.244.0.2")},
+			"http 10.244.0.1:8080 10.244.0.2:8081, https 10.244.0.1:8443 10.244.0.2:8443", "[]"},
+		"in two slices": {"http:80", []*discoveryv1.EndpointSlice{sliceWith("a", "http:8080", pod),
+			sliceWith("b", "http:8080", pod)}, "http 10.244.0.1:8080", "[]"},
+		"in two, and moved": {"http:80", []*discoveryv1.EndpointSlice{sliceWith("a", "http:8080", pod),
+			sliceWith("b", "http:8080 https:8443", pod)}, "http 10.244.0.1:8080", "[{https TCP 8443 0}]"},
 	} {
 		for range 2 { // in any order
 			b := NewBuilder()
@@ -152,23 +170,30 @@ func TestRenamedPortKeepsEndpoints(t *testing.T) {
 		want           string // with Kubernetes' own slice
 		strict         string // with any other slice
 	}{
-		"a number":                    {"web:80>8080", "http:8080", "web 10.244.0.1:8080", "web"},
-		"a number, by default":        {"web:80", "http:80", "web 10.244.0.1:80", "web"},
-		"a name":                      {"web:80>pod", "http:8080", "web 10.244.0.1:8080", "web"},
-		"from no name":                {"web:80>pod", ":8080", "web 10.244.0.1:8080", "web"},
-		"to no name":                  {":80>8080", "http:8080", " 10.244.0.1:8080", ""},
-		"another number":              {"web:80>9090", "http:8080", "web", "web"},
-		"another protocol":            {"web:80>8080/UDP web-tcp:81>pod", "http:8080/UDP", "web, web-tcp", "web, web-tcp"},
-		"one of two":                  {"web:80>pod https:443>8443", "http:8080 https:8443", "web 10.244.0.1:8080, https 10.244.0.1:8443", "web, https 10.244.0.1:8443"},
-		"two by numbers":              {"web:80>8080 tls:443>8443", "http:8080 https:8443", "web 10.244.0.1:8080, tls 10.244.0.1:8443", "web, tls"},
-		"two by a number and a name":  {"web:80>pod tls:443>8443", "http:8080 https:8443", "web 10.244.0.1:8080, tls 10.244.0.1:8443", "web, tls"},
-		"two by names":                {"web:80>a tls:443>b", "http:8080 https:8443", "web, tls", "web, tls"},
-		"two with one number":         {"web:80>8080 site:81>8080", "a:8080 b:8080", "web 10.244.0.1:8080, site 10.244.0.1:8080", "web, site"},
+		"a number":             {"web:80>8080", "http:8080", "web 10.244.0.1:8080", "web"},
+		"a number, by default": {"web:80", "http:80", "web 10.244.0.1:80", "web"},
+		"a name":               {"web:80>pod", "http:8080", "web 10.244.0.1:8080", "web"},
+		"from no name":         {"web:80>pod", ":8080", "web 10.244.0.1:8080", "web"},
+		"to no name":           {":80>8080", "http:8080", " 10.244.0.1:8080", ""},
+		"another number":       {"web:80>9090", "http:8080", "web", "web"},
+		"another protocol": {"web:80>8080/UDP web-tcp:81>pod", "http:8080/UDP", "web, web-tcp",
+			"web, web-tcp"},
+		"one of two": {"web:80>pod https:443>8443", "http:8080 https:8443",
+			"web 10.244.0.1:8080, https 10.244.0.1:8443", "web, https 10.244.0.1:8443"},
+		"two by numbers": {"web:80>8080 tls:443>8443", "http:8080 https:8443",
+			"web 10.244.0.1:8080, tls 10.244.0.1:8443", "web, tls"},
+		"two by a number and a name": {"web:80>pod tls:443>8443", "http:8080 https:8443",
+			"web 10.244.0.1:8080, tls 10.244.0.1:8443", "web, tls"},
+		"two by names": {"web:80>a tls:443>b", "http:8080 https:8443", "web, tls", "web, tls"},
+		"two with one number": {"web:80>8080 site:81>8080", "a:8080 b:8080",
+			"web 10.244.0.1:8080, site 10.244.0.1:8080", "web, site"},
 		"one that pods lack, too":     {"web:80>a debug:81>b", "http:8080", "web, debug", "web, debug"},
 		"a name whose number changed": {"web:80>9090 debug:81>b", "http:8080", "web, debug", "web, debug"},
-		"swapped":                     {"a:80>8081 b:81>8080", "a:8080 b:8081", "a 10.244.0.1:8080, b 10.244.0.1:8081", "a 10.244.0.1:8080, b 10.244.0.1:8081"},
+		"swapped": {"a:80>8081 b:81>8080", "a:8080 b:8081", "a 10.244.0.1:8080, b 10.244.0.1:8081",
+			"a 10.244.0.1:8080, b 10.244.0.1:8081"},
 		"renamed to one that is gone": {"b:80>8080", "a:8080 b:8081", "b 10.244.0.1:8081", "b 10.244.0.1:8081"},
-		"new, and one is removed":     {"web:80>8080 new:81>9090", "web:8080 old:8081", "web 10.244.0.1:8080, new", "web 10.244.0.1:8080, new"},
+		"new, and one is removed": {"web:80>8080 new:81>9090", "web:8080 old:8081", "web 10.244.0.1:8080, new",
+			"web 10.244.0.1:8080, new"},
 	} {
 		for _, serviceFirst := range []bool{true, false} {
 			for _, own := range []bool{true, false} {
@@ -195,7 +220,9 @@ func TestRenamedPortKeepsEndpoints(t *testing.T) {
 // in each moment between, as for a speaker that starts then.
 func TestRenameInAnyOrder(t *testing.T) {
 	for _, target := range []string{"8080", "pod"} {
-		was, now := func(b *Builder) { b.Set(serviceWith("http:80>"+target), "") }, func(b *Builder) { b.Set(serviceWith("web:80>"+target), "") }
+		was, now := func(b *Builder) {
+			b.Set(serviceWith("http:80>"+target), "")
+		}, func(b *Builder) { b.Set(serviceWith("web:80>"+target), "") }
 		slice := func(name, port, addr string) func(*Builder) {
 			return func(b *Builder) { b.Set(managed(sliceWith(name, port+":8080", addr)), "") }
 		}

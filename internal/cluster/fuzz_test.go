@@ -7,21 +7,21 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fanfare-lb/fanfare/internal/testing/clustertest"
-
 	"go4.org/netipx"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+	"github.com/fanfare-lb/fanfare/internal/testing/clustertest"
 )
 
 // A range that is accepted has an order, one family, nothing reserved, and reads
 // the same when it is written out.
 func FuzzParseRange(f *testing.F) {
 	for _, s := range []string{
-		"192.0.2.0/26", "192.0.2.1-192.0.2.9", " 192.0.2.1 - 192.0.2.9 ", "192.0.2.1", "2001:db8::/32", "2001:db8::-2001:db8::ff",
-		"192.0.2.9-192.0.2.1", "192.0.2.1-2001:db8::1", "0.0.0.0/0", "::/0", "::ffff:192.0.2.0/120", "fe80::1%eth0-fe80::2", "1-2-3", "-", "/",
+		"192.0.2.0/26", "192.0.2.1-192.0.2.9", " 192.0.2.1 - 192.0.2.9 ", "192.0.2.1", "2001:db8::/32",
+		"2001:db8::-2001:db8::ff", "192.0.2.9-192.0.2.1", "192.0.2.1-2001:db8::1", "0.0.0.0/0", "::/0",
+		"::ffff:192.0.2.0/120", "fe80::1%eth0-fe80::2", "1-2-3", "-", "/",
 		"192.0.2.0/-1", "192.0.2.0/032", "0:0:0:0:0:ffff:c000:201-::ffff:c000:209",
 	} {
 		f.Add(s)
@@ -40,7 +40,8 @@ func FuzzParseRange(f *testing.F) {
 		if again, err := parseRange(r.String()); err != nil || again != r {
 			t.Errorf("%q became %v, and that %v, %v", s, r, again, err)
 		}
-		if rest := without(r, []netipx.IPRange{netipx.IPRangeFrom(r.From(), r.From())}); slices.ContainsFunc(rest, func(q netipx.IPRange) bool { return q.Contains(r.From()) }) {
+		if rest := without(r, []netipx.IPRange{netipx.IPRangeFrom(r.From(), r.From())}); slices.ContainsFunc(rest,
+			func(q netipx.IPRange) bool { return q.Contains(r.From()) }) {
 			t.Errorf("%v without its first address is %v", r, rest)
 		}
 	})
@@ -52,10 +53,12 @@ func FuzzParseEligibility(f *testing.F) {
 	f.Add("shop", "team", "a", "tier", "In", "public", int32(3), "shop", "public")
 	f.Add("", "", "", "", "", "", int32(-1), "", "")
 	f.Add("Shop", "a/b/c", "-", "x", "Exists", "y", int32(1<<31-1), "dev", "x y")
-	f.Fuzz(func(t *testing.T, namespace, key, value, serviceKey, operator, serviceValue string, quota int32, ns, label string) {
+	f.Fuzz(func(t *testing.T, namespace, key, value, serviceKey, operator, serviceValue string, quota int32, ns,
+		label string) {
 		o := clustertest.Pool("lan", "192.0.2.0/24")
 		o.Spec.Namespaces = []string{namespace}
-		o.Spec.NamespaceSelector = &v1alpha1.LabelSelector{MatchLabels: map[string]v1alpha1.LabelValue{key: v1alpha1.LabelValue(value)}}
+		o.Spec.NamespaceSelector = &v1alpha1.LabelSelector{
+			MatchLabels: map[string]v1alpha1.LabelValue{key: v1alpha1.LabelValue(value)}}
 		o.Spec.ServiceSelector = &v1alpha1.LabelSelector{MatchExpressions: []v1alpha1.LabelSelectorRequirement{
 			{Key: serviceKey, Operator: metav1.LabelSelectorOperator(operator), Values: []string{serviceValue}}}}
 		o.Spec.NamespaceQuota = quota
@@ -88,7 +91,8 @@ func FuzzParseEligibility(f *testing.F) {
 // Addresses that are accepted are sorted, different, and addresses that a
 // Service can have; what is not accepted is named.
 func FuzzParseAddrs(f *testing.F) {
-	for _, s := range []string{"192.0.2.1", "2001:db8::1, 192.0.2.1", ",,192.0.2.1,192.0.2.1 ,", "", "::ffff:192.0.2.1", "fe80::1%eth0", "0.0.0.0", "a,b", "::10,0.0.0.10", "::", "::1"} {
+	for _, s := range []string{"192.0.2.1", "2001:db8::1, 192.0.2.1", ",,192.0.2.1,192.0.2.1 ,", "", "::ffff:192.0.2.1",
+		"fe80::1%eth0", "0.0.0.0", "a,b", "::10,0.0.0.10", "::", "::1"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
@@ -106,7 +110,8 @@ func FuzzParseAddrs(f *testing.F) {
 				t.Errorf("%q has %v", s, a)
 			}
 		}
-		if len(addrs) == 0 && bad == "" && strings.Trim(s, ", \t\n\v\f\r\u0085\u00a0") != "" && len(strings.Fields(strings.ReplaceAll(s, ",", " "))) != 0 {
+		if len(addrs) == 0 && bad == "" && strings.Trim(s, ", \t\n\v\f\r\u0085\u00a0") != "" &&
+			len(strings.Fields(strings.ReplaceAll(s, ",", " "))) != 0 {
 			t.Errorf("%q is nothing and nothing is wrong with it", s)
 		}
 	})
@@ -120,7 +125,9 @@ func FuzzParseService(f *testing.F) {
 	f.Add("::ffff:1.2.3.4", "2001:db8::1", "x", "fe80::1%a", "IPv6", "x", int32(-1), "icmp")
 	f.Fuzz(func(t *testing.T, ours, metallb, pool, status, family, policy string, port int32, protocol string) {
 		o := clustertest.Service("a", status)
-		o.Annotations = map[string]string{addressAnnotations[0]: ours, addressAnnotations[1]: metallb, poolAnnotations[2]: pool}
+		o.Annotations = map[string]string{
+			addressAnnotations[0]: ours, addressAnnotations[1]: metallb, poolAnnotations[2]: pool,
+		}
 		o.Spec.IPFamilies = []corev1.IPFamily{corev1.IPFamily(family)}
 		o.Spec.IPFamilyPolicy = new(corev1.IPFamilyPolicy(policy))
 		o.Spec.Ports = []corev1.ServicePort{{Port: port, Protocol: corev1.Protocol(protocol)}}
@@ -145,8 +152,9 @@ func FuzzParseRequest(f *testing.F) {
 	f.Fuzz(func(t *testing.T, ours, theirs, pools, theirPool, key, theirKey, namespaces, reserve string) {
 		o := clustertest.Service("a", "")
 		o.Annotations = map[string]string{
-			addressAnnotations[0]: ours, addressAnnotations[1]: theirs, poolAnnotations[0]: pools, poolAnnotations[2]: theirPool,
-			sharingAnnotations[0]: key, sharingAnnotations[1]: theirKey, SharingNamespacesAnnotation: namespaces, ReserveAnnotation: reserve,
+			addressAnnotations[0]: ours, addressAnnotations[1]: theirs, poolAnnotations[0]: pools,
+			poolAnnotations[2]: theirPool, sharingAnnotations[0]: key, sharingAnnotations[1]: theirKey,
+			SharingNamespacesAnnotation: namespaces, ReserveAnnotation: reserve,
 		}
 		s, p := parseService(o, Classes{})
 		for _, a := range s.Requested {
@@ -159,7 +167,8 @@ func FuzzParseRequest(f *testing.F) {
 				t.Errorf("asks for pool %q", name)
 			}
 		}
-		if s.Sharing != nil && (s.Sharing.Key == "" || !slices.IsSorted(s.Sharing.Namespaces) || slices.Contains(s.Sharing.Namespaces, o.Namespace)) {
+		if s.Sharing != nil && (s.Sharing.Key == "" || !slices.IsSorted(s.Sharing.Namespaces) ||
+			slices.Contains(s.Sharing.Namespaces, o.Namespace)) {
 			t.Errorf("shares by %+v", s.Sharing)
 		}
 		if (s.Sharing == nil) != (strings.TrimSpace(key) == "" && strings.TrimSpace(theirKey) == "") {
@@ -179,8 +188,9 @@ func FuzzParsePeer(f *testing.F) {
 	f.Add("fe80::1%eth0", int64(0), int64(4294967296), int64(-1), int64(0), int32(-1), int32(256), "::1", "0.0.0.0")
 	f.Fuzz(func(t *testing.T, addr string, peerASN, myASN, hold, keepalive int64, port, ttl int32, source, id string) {
 		o := &v1alpha1.BGPPeer{Spec: v1alpha1.BGPPeerSpec{
-			PeerAddress: addr, PeerPort: port, PeerASN: v1alpha1.PeerASN{Number: peerASN}, MyASN: myASN, SourceAddress: source, RouterID: id,
-			HoldTime: &metav1.Duration{Duration: time.Duration(hold)}, KeepaliveTime: &metav1.Duration{Duration: time.Duration(keepalive)},
+			PeerAddress: addr, PeerPort: port, PeerASN: v1alpha1.PeerASN{Number: peerASN}, MyASN: myASN,
+			SourceAddress: source, RouterID: id, HoldTime: &metav1.Duration{Duration: time.Duration(hold)},
+			KeepaliveTime:   &metav1.Duration{Duration: time.Duration(keepalive)},
 			EBGPMultihopTTL: ttl,
 		}}
 		p, problems := parsePeer(o)
@@ -190,7 +200,8 @@ func FuzzParsePeer(f *testing.F) {
 		if p == nil {
 			return
 		}
-		if !p.PeerAddress.IsValid() || p.PeerPort == 0 || (p.PeerASN == 0) != p.External || p.MyASN == 0 || p.HoldTime < 3*time.Second || p.KeepaliveTime >= p.HoldTime {
+		if !p.PeerAddress.IsValid() || p.PeerPort == 0 || (p.PeerASN == 0) != p.External || p.MyASN == 0 ||
+			p.HoldTime < 3*time.Second || p.KeepaliveTime >= p.HoldTime {
 			t.Errorf("peer %+v", p)
 		}
 		if p.SourceAddress.IsValid() && p.SourceAddress.BitLen() != p.PeerAddress.BitLen() {
@@ -207,10 +218,14 @@ func FuzzParseAdvertisement(f *testing.F) {
 	f.Fuzz(func(t *testing.T, pool, peer string, length4, length6 int32, key, operator, value string) {
 		selector := &v1alpha1.LabelSelector{MatchExpressions: []v1alpha1.LabelSelectorRequirement{
 			{Key: key, Operator: metav1.LabelSelectorOperator(operator), Values: []string{value}}}}
-		spec := v1alpha1.BGPAdvertisementSpec{Pools: []string{pool}, Peers: []string{peer}, NodeSelector: selector, AggregationLength: &length4, AggregationLengthV6: &length6}
+		spec := v1alpha1.BGPAdvertisementSpec{
+			Pools: []string{pool}, Peers: []string{peer}, NodeSelector: selector, AggregationLength: &length4,
+			AggregationLengthV6: &length6,
+		}
 		a, problems := parseAdvertisement(&v1alpha1.BGPAdvertisement{Spec: spec})
 		spec.ServiceSelector = selector
-		if selected, _ := parseAdvertisement(&v1alpha1.BGPAdvertisement{Spec: spec}); selected != nil && (length4 < 32 || length6 < 128) {
+		if selected, _ := parseAdvertisement(&v1alpha1.BGPAdvertisement{Spec: spec}); selected != nil &&
+			(length4 < 32 || length6 < 128) {
 			t.Errorf("lengths %d and %d beside a serviceSelector", length4, length6)
 		}
 		if (a == nil) != (len(problems) != 0) {
@@ -234,13 +249,15 @@ func FuzzParseAdvertisement(f *testing.F) {
 // What a community is, is one community, and what is none has words that say what one
 // is.
 func FuzzParseCommunity(f *testing.F) {
-	for _, seed := range []string{"64500:1", "large:1:2:3", "no-export", "::", "large:", "65536:0", "4294967295:1:1", " 1:1"} {
+	for _, seed := range []string{"64500:1", "large:1:2:3", "no-export", "::", "large:", "65536:0", "4294967295:1:1",
+		" 1:1"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		var c Communities
 		err := c.parse(text)
-		if n := len(c.Standard) + len(c.Large); err == nil && n != 1 || err != nil && (n != 0 || !strings.Contains(err.Error(), " ")) {
+		if n := len(c.Standard) + len(c.Large); err == nil && n != 1 ||
+			err != nil && (n != 0 || !strings.Contains(err.Error(), " ")) {
 			t.Errorf("%q: %+v, %v", text, c, err)
 		}
 	})

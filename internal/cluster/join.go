@@ -205,7 +205,9 @@ func (j *joiner) setPooled(pools []*Pool) {
 	contains := func(set *netipx.IPSet, a netip.Addr) bool { return set != nil && set.Contains(a) }
 	for name := range j.ports {
 		if slices.ContainsFunc(j.byService[name], func(s *slice) bool {
-			return slices.ContainsFunc(s.list, func(e Endpoint) bool { return contains(was, e.Addr) != j.pooled.Contains(e.Addr) })
+			return slices.ContainsFunc(s.list, func(e Endpoint) bool {
+				return contains(was, e.Addr) != j.pooled.Contains(e.Addr)
+			})
 		}) {
 			j.joins[name] = struct{}{}
 		}
@@ -213,8 +215,10 @@ func (j *joiner) setPooled(pools []*Pool) {
 }
 
 func (e *Endpoints) equal(o *Endpoints) bool {
-	return e.Targets == o.Targets && e.HostNames == o.HostNames && slices.Equal(e.Others, o.Others) && slices.Equal(e.Renamed, o.Renamed) && slices.Equal(e.Refused, o.Refused) &&
-		slices.EqualFunc(e.Subsets, o.Subsets, func(a, b Subset) bool { return slices.Equal(a.Ports, b.Ports) && slices.Equal(a.List, b.List) })
+	return e.Targets == o.Targets && e.HostNames == o.HostNames && slices.Equal(e.Others, o.Others) &&
+		slices.Equal(e.Renamed, o.Renamed) && slices.Equal(e.Refused, o.Refused) &&
+		slices.EqualFunc(e.Subsets, o.Subsets,
+			func(a, b Subset) bool { return slices.Equal(a.Ports, b.Ports) && slices.Equal(a.List, b.List) })
 }
 
 // All returns the endpoints of all subsets, in their order. e may be nil.

@@ -75,9 +75,11 @@ func parseL2Advertisement(o *v1alpha1.L2Advertisement) (*L2Advertisement, Proble
 func parseInterfaces(names []string, p *Problems) []string {
 	for i, name := range names {
 		// No brackets and no backslash: they have a meaning in path.Match that is not documented.
-		if !interfaceName.MatchString(name) || strings.ContainsAny(name, `[]\`+"\t\n\v\f\r") || name == "." || name == ".." {
+		if !interfaceName.MatchString(name) || strings.ContainsAny(name, `[]\`+"\t\n\v\f\r") || name == "." ||
+			name == ".." {
 			p.Add("spec.interfaces["+strconv.Itoa(i)+"]", name,
-				"each must be the name of an interface, or a pattern with * and ?, such as eth0 or bond*; leave the field out for all")
+				"each must be the name of an interface, or a pattern with * and ?, such as eth0 or bond*; leave "+
+					"the field out for all")
 		}
 	}
 	return parseSet("spec.interfaces", "interface", names, 16, p)

@@ -58,7 +58,8 @@ func (b *Builder) taken() []Occupied {
 	all := b.occupied()
 	for name, addrs := range b.foreign {
 		for _, a := range addrs {
-			all = append(all, Occupied{netipx.IPRangeFrom(a, a), "Service " + name.String() + " of another implementation", true})
+			all = append(all, Occupied{netipx.IPRangeFrom(a, a),
+				"Service " + name.String() + " of another implementation", true})
 		}
 	}
 	slices.SortFunc(all, compareOccupied)

@@ -7,9 +7,9 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/fanfare-lb/fanfare/internal/testing/clustertest"
-
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/fanfare-lb/fanfare/internal/testing/clustertest"
 )
 
 // Whatever nodes, pods, routers and ServiceCIDRs have, one within the other or not: an
@@ -23,7 +23,8 @@ func TestOccupied(t *testing.T) {
 			bits := 26 + rnd.IntN(7)
 			return netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(rnd.IntN(256))}), bits).Masked().String()
 		}
-		objects := []runtime.Object{clustertest.Pool("a", "192.0.2.8-192.0.2.70", "192.0.2.100/30"), clustertest.Pool("b", "192.0.2.128/26")}
+		objects := []runtime.Object{clustertest.Pool("a", "192.0.2.8-192.0.2.70", "192.0.2.100/30"),
+			clustertest.Pool("b", "192.0.2.128/26")}
 		owners := map[string]netip.Prefix{}
 		for i := range rnd.IntN(5) {
 			name, c := fmt.Sprint("n", i), cidr()
@@ -44,7 +45,9 @@ func TestOccupied(t *testing.T) {
 		}
 		rnd.Shuffle(len(objects), func(i, j int) { objects[i], objects[j] = objects[j], objects[i] })
 		for _, p := range Parse(objects...).Pools {
-			if !slices.IsSortedFunc(p.Occupied, func(x, y Occupied) int { return x.Range.From().Compare(y.Range.To()) }) {
+			if !slices.IsSortedFunc(p.Occupied, func(x, y Occupied) int {
+				return x.Range.From().Compare(y.Range.To())
+			}) {
 				t.Fatalf("seed %d: %v overlap or are not sorted", seed, p.Occupied)
 			}
 			for i := range 256 {

@@ -52,7 +52,8 @@ func parsePeer(o *v1alpha1.BGPPeer) (*Peer, Problems) {
 	peer.BFD = parseBFD(s, &p)
 	if ref := s.PasswordSecretRef; ref != nil {
 		if peer.Secret = ref.Name; len(validation.IsDNS1123Subdomain(ref.Name)) != 0 {
-			p.Add("spec.passwordSecretRef.name", ref.Name, "must be the name of a Secret in the namespace of the speakers")
+			p.Add("spec.passwordSecretRef.name", ref.Name,
+				"must be the name of a Secret in the namespace of the speakers")
 		}
 	}
 	parseOurEnd(s, peer, &p)
@@ -103,9 +104,11 @@ func parseInterface(s *v1alpha1.BGPPeerSpec, peer *Peer, p *Problems) {
 	case s.SourceAddress != "":
 		p.Add("spec.sourceAddress", s.SourceAddress, "with interface our end is its link-local address; remove it")
 	case s.Passive:
-		p.Add("spec.passive", "true", "a passive session needs the router's address; remove it, or name peerAddress instead of interface")
+		p.Add("spec.passive", "true", "a passive session needs the router's address; remove it, or name peerAddress "+
+			"instead of interface")
 	case s.EBGPMultihopTTL > 1:
-		p.Add("spec.ebgpMultihopTTL", strconv.Itoa(int(s.EBGPMultihopTTL)), "with interface the router is on the link; remove it")
+		p.Add("spec.ebgpMultihopTTL", strconv.Itoa(int(s.EBGPMultihopTTL)),
+			"with interface the router is on the link; remove it")
 	default:
 		peer.Interface = s.Interface
 	}
@@ -131,9 +134,11 @@ func parsePeerAddress(s string, p *Problems) netip.Addr {
 	case a.IsUnspecified() || a.IsMulticast() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
 		p.Add(field, s, "must be the address of one router, and not unspecified, multicast or broadcast")
 	case linkLocal && !interfaceName.MatchString(a.Zone()):
-		p.Add(field, s, fmt.Sprintf("a link-local IPv6 address, and no other, needs its interface, as in %s", a.WithZone("eth0")))
+		p.Add(field, s, fmt.Sprintf("a link-local IPv6 address, and no other, needs its interface, as in %s",
+			a.WithZone("eth0")))
 	case !linkLocal && a.Zone() != "":
-		p.Add(field, s, fmt.Sprintf("a link-local IPv6 address, and no other, needs its interface; write %s", a.WithZone("")))
+		p.Add(field, s, fmt.Sprintf("a link-local IPv6 address, and no other, needs its interface; write %s",
+			a.WithZone("")))
 	}
 	return a
 }
@@ -143,7 +148,8 @@ func parseASN(field string, n int64, p *Problems) uint32 {
 	case n == 0:
 		p.Add(field, "", "missing; an AS number from 1 to 4294967295")
 	case n == asTrans:
-		p.Add(field, "23456", "is AS_TRANS, which routers without 4-byte AS numbers see in place of a larger one (RFC 6793); write the real AS number")
+		p.Add(field, "23456", "is AS_TRANS, which routers without 4-byte AS numbers see in place of a larger one "+
+			"(RFC 6793); write the real AS number")
 	default:
 		return uint32(parseNumber(field, n, 1, v1alpha1.MaxASN, p))
 	}
@@ -206,7 +212,8 @@ func parseOurEnd(s *v1alpha1.BGPPeerSpec, peer *Peer, p *Problems) {
 		a, err := parseAddr(s.SourceAddress)
 		switch {
 		case err != nil:
-			p.Add("spec.sourceAddress", s.SourceAddress, "must be an address such as 192.0.2.7, or the name of an interface, of 15 characters at most")
+			p.Add("spec.sourceAddress", s.SourceAddress,
+				"must be an address such as 192.0.2.7, or the name of an interface, of 15 characters at most")
 		case peer.PeerAddress.IsValid() && a.BitLen() != peer.PeerAddress.BitLen():
 			p.Add("spec.sourceAddress", s.SourceAddress, "must be of peerAddress's address family")
 		case peer.DefaultGateway != "" && a.Is4() != (peer.DefaultGateway == corev1.IPv4Protocol):
@@ -215,7 +222,8 @@ func parseOurEnd(s *v1alpha1.BGPPeerSpec, peer *Peer, p *Problems) {
 		peer.SourceAddress = a
 	}
 	if s.Device != "" && !interfaceName.MatchString(s.Device) {
-		p.Add("spec.device", s.Device, "must be the name of an interface or a VRF such as eth0, of 15 characters at most")
+		p.Add("spec.device", s.Device, "must be the name of an interface or a VRF such as eth0, of "+
+			"15 characters at most")
 	}
 	peer.Device, peer.Passive = s.Device, s.Passive
 	if s.RouterID != "" {
@@ -242,7 +250,10 @@ func parseBFD(s *v1alpha1.BGPPeerSpec, p *Problems) bgp.BFD {
 		}
 		return d.Duration
 	}
-	b := bgp.BFD{Transmit: interval("transmitInterval", o.TransmitInterval), Receive: interval("receiveInterval", o.ReceiveInterval), Multiplier: 3, Passive: o.Passive}
+	b := bgp.BFD{
+		Transmit: interval("transmitInterval", o.TransmitInterval),
+		Receive:  interval("receiveInterval", o.ReceiveInterval), Multiplier: 3, Passive: o.Passive,
+	}
 	if o.DetectMultiplier != 0 {
 		b.Multiplier = uint8(parseNumber("spec.bfd.detectMultiplier", int64(o.DetectMultiplier), 2, 255, p))
 	}
@@ -261,10 +272,12 @@ func parseMultihop(s *v1alpha1.BGPPeerSpec, peer *Peer, p *Problems) {
 		return
 	}
 	if s.TTLSecurityHops != 0 {
-		p.Add("spec.ttlSecurityHops", strconv.Itoa(int(s.TTLSecurityHops)), "says itself how far away the router may be; remove it or ebgpMultihopTTL")
+		p.Add("spec.ttlSecurityHops", strconv.Itoa(int(s.TTLSecurityHops)),
+			"says itself how far away the router may be; remove it or ebgpMultihopTTL")
 	}
 	if peer.PeerASN == peer.LocalASN && peer.LocalASN != 0 {
-		p.Add(field, strconv.Itoa(int(s.EBGPMultihopTTL)), "is for eBGP, and this peer has our own AS number; remove it")
+		p.Add(field, strconv.Itoa(int(s.EBGPMultihopTTL)),
+			"is for eBGP, and this peer has our own AS number; remove it")
 		return
 	}
 	peer.EBGPMultihopTTL = uint8(parseNumber(field, int64(s.EBGPMultihopTTL), 1, 255, p))

@@ -46,8 +46,9 @@ func (p *Pool) RefusedCommunities(s *Spec) Problems {
 	if len(refused) == 0 {
 		return nil
 	}
-	return refusedAnnotation(communitiesAnnotation, fmt.Sprintf("%s %s left out: %s", Enumerate(refused), Plural(len(refused), "is", "are"),
-		p.withoutPermission("spec.allowedServiceCommunities", "does not list "+Plural(len(refused), "it", "them"))))
+	return refusedAnnotation(communitiesAnnotation,
+		fmt.Sprintf("%s %s left out: %s", Enumerate(refused), Plural(len(refused), "is", "are"),
+			p.withoutPermission("spec.allowedServiceCommunities", "does not list "+Plural(len(refused), "it", "them"))))
 }
 
 // RefusedL2Node returns why the node that a Service names does not count; none if it does or the
@@ -56,7 +57,8 @@ func (p *Pool) RefusedL2Node(s *Spec) Problems {
 	if s.L2Node == "" || p.PermitsL2Node() {
 		return nil
 	}
-	return refusedAnnotation(l2NodeAnnotation, s.L2Node+" is ignored: "+p.withoutPermission("spec.allowL2Node", "is not true"))
+	return refusedAnnotation(l2NodeAnnotation,
+		s.L2Node+" is ignored: "+p.withoutPermission("spec.allowL2Node", "is not true"))
 }
 
 func refusedAnnotation(key, message string) Problems {

@@ -24,11 +24,15 @@ func TestPermissions(t *testing.T) {
 		ask  *Spec
 		want []string
 	}{
-		{"no pool", nil, asks, []string{field + all + "the AddressPool of the address is gone", node + "the AddressPool of the address is gone"}},
+		{"no pool", nil, asks, []string{field + all + "the AddressPool of the address is gone",
+			node + "the AddressPool of the address is gone"}},
 		{"an empty list", &Pool{Name: "lan", Announce: AnnounceAdvertised}, asks,
-			[]string{field + all + "spec.allowedServiceCommunities of AddressPool lan does not list them", node + "spec.allowL2Node of AddressPool lan is not true"}},
-		{"a part", &Pool{Name: "lan", Announce: AnnounceAdvertised, ServiceCommunities: list("64500:1", "64500:1:2", "64500:1:3", "no-export"), AllowL2Node: true}, asks,
-			[]string{field + "blackhole is left out: spec.allowedServiceCommunities of AddressPool lan does not list it"}},
+			[]string{field + all + "spec.allowedServiceCommunities of AddressPool lan does not list them",
+				node + "spec.allowL2Node of AddressPool lan is not true"}},
+		{"a part", &Pool{Name: "lan", Announce: AnnounceAdvertised,
+			ServiceCommunities: list("64500:1", "64500:1:2", "64500:1:3", "no-export"), AllowL2Node: true}, asks,
+			[]string{field + "blackhole is left out: spec.allowedServiceCommunities of AddressPool " +
+				"lan does not list it"}},
 		{"all", &Pool{Name: "lan", ServiceCommunities: asks.Communities, AllowL2Node: true}, asks, nil},
 		{"only by BGP", &Pool{Name: "lan", Announce: AnnounceBGP, ServiceCommunities: asks.Communities}, asks, nil},
 		{"only over Layer 2", &Pool{Name: "lan", Announce: AnnounceL2, AllowL2Node: true}, asks, nil},
@@ -43,7 +47,8 @@ func TestPermissions(t *testing.T) {
 		}
 	}
 	pool := &Pool{ServiceCommunities: list("64500:1", "64500:1:2", "no-export")}
-	if got, _ := pool.PermitCommunities(asks.Communities); fmt.Sprint(*got) != fmt.Sprint(*list("64500:1", "64500:1:2")) {
+	if got, _ := pool.PermitCommunities(asks.Communities); fmt.Sprint(*got) !=
+		fmt.Sprint(*list("64500:1", "64500:1:2")) {
 		t.Errorf("permits %v", *got)
 	}
 	if got, _ := pool.PermitCommunities(list("blackhole")); got != nil {
@@ -58,8 +63,9 @@ func TestPermissions(t *testing.T) {
 func TestProblemsAreShort(t *testing.T) {
 	long := strings.Repeat("x,", 100_000)
 	o := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", Annotations: map[string]string{
-		addressAnnotations[0]: long, addressAnnotations[1]: "192.0.2.1," + long, poolAnnotations[0]: long, poolAnnotations[1]: long + "y",
-		communitiesAnnotation: long[:1000], schedulerAnnotation: long, l2NodeAnnotation: long, ReserveAnnotation: long, sourceRangesAnnotation: long[:1000],
+		addressAnnotations[0]: long, addressAnnotations[1]: "192.0.2.1," + long, poolAnnotations[0]: long,
+		poolAnnotations[1]: long + "y", communitiesAnnotation: long[:1000], schedulerAnnotation: long,
+		l2NodeAnnotation: long, ReserveAnnotation: long, sourceRangesAnnotation: long[:1000],
 	}}}
 	o.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Ports: []corev1.ServicePort{{Port: 80}}}
 	snap := Parse(o)

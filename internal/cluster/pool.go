@@ -22,7 +22,8 @@ func parseAnnounce(field string, s v1alpha1.Announce, p *Problems) Announce {
 	if s == "" {
 		what = "is missing; set it to"
 	}
-	p.Add(field, string(s), what+" BGP (to every router that selects the node), L2 (by ARP and NDP) or Advertised (as BGPAdvertisements and L2Advertisements say)")
+	p.Add(field, string(s), what+" BGP (to every router that selects the node), L2 (by ARP and NDP) or Advertised "+
+		"(as BGPAdvertisements and L2Advertisements say)")
 	return ""
 }
 
@@ -34,8 +35,8 @@ func parsePool(o *v1alpha1.AddressPool) (*Pool, Problems) {
 		Name:    o.Name,
 		Created: o.CreationTimestamp.UTC(),
 		// For an unknown word, OnRequest is the safest value: it assigns the fewest addresses.
-		Allocation: Allocation(parseWord("spec.allocation", cmp.Or(o.Spec.Allocation, v1alpha1.Automatic), v1alpha1.OnRequest, &p,
-			v1alpha1.Automatic, v1alpha1.OnRequest, v1alpha1.Drained)),
+		Allocation: Allocation(parseWord("spec.allocation", cmp.Or(o.Spec.Allocation, v1alpha1.Automatic),
+			v1alpha1.OnRequest, &p, v1alpha1.Automatic, v1alpha1.OnRequest, v1alpha1.Drained)),
 		AvoidBuggyIPs: o.Spec.AvoidBuggyIPs,
 		Priority:      o.Spec.Priority,
 	}
@@ -55,7 +56,8 @@ func parsePool(o *v1alpha1.AddressPool) (*Pool, Problems) {
 		if slices.Contains(o.Spec.Addresses[:i], s) {
 			p.Add(field, s, "an entry is in this pool already; remove one of the two")
 		} else if before := slices.IndexFunc(pool.Ranges, r.Overlaps); before >= 0 {
-			p.Add(field, s, fmt.Sprintf("contains addresses of %s, which is in this pool already; remove them from one of the two",
+			p.Add(field, s, fmt.Sprintf("contains addresses of %s, which is in this pool already; remove "+
+				"them from one of the two",
 				pool.Ranges[before]))
 		}
 		pool.Ranges = append(pool.Ranges, without(r, pool.Ranges)...)
@@ -110,7 +112,8 @@ func overlapping(pool *Pool, file string, older *Pool, both netipx.IPRange) Prob
 		File:   file,
 		Field:  "spec.addresses",
 		Value:  both.String(),
-		Message: fmt.Sprintf("belongs to AddressPool %s too, which %s and gives them out; remove these addresses from one of the two",
+		Message: fmt.Sprintf("belongs to AddressPool %s too, which %s and gives them out; remove these "+
+			"addresses from one of the two",
 			older.Name, why),
 	}
 }

@@ -50,7 +50,9 @@ type Problems []Problem
 func (p *Problems) Add(field, value, message string) { p.add("", field, value, message) }
 
 func (p *Problems) add(code Code, field, value, message string) {
-	*p = append(*p, Problem{Code: code, Field: field, Value: shorten(value, maxValue), Message: shorten(message, maxMessage)})
+	*p = append(*p, Problem{
+		Code: code, Field: field, Value: shorten(value, maxValue), Message: shorten(message, maxMessage),
+	})
 }
 
 // ofService returns what a Spec keeps of the Problems of a Service. The object and its file are left out, so that a
@@ -60,7 +62,9 @@ func (p Problems) ofService() Problems {
 		p[i].Code = cmp.Or(p[i].Code, FieldIgnored)
 	}
 	// Only maxProblems are kept, and the allocation must find a refused request however many ports are invalid.
-	slices.SortStableFunc(p, func(a, b Problem) int { return trueFirst(a.Code != FieldIgnored, b.Code != FieldIgnored) })
+	slices.SortStableFunc(p, func(a, b Problem) int {
+		return trueFirst(a.Code != FieldIgnored, b.Code != FieldIgnored)
+	})
 	return slices.Clone(p[:min(len(p), maxProblems)])
 }
 
@@ -78,7 +82,8 @@ func shorten(text string, most int) string {
 // its rules within the API server's budget.
 func (p *Problems) bound(field string, have, most int) {
 	if have > most {
-		p.Add(field, "", fmt.Sprintf("has %d entries, and may have %d; remove some, or divide them between two objects", have, most))
+		p.Add(field, "", fmt.Sprintf("has %d entries, and may have %d; remove some, or divide them between two objects",
+			have, most))
 	}
 }
 
@@ -93,7 +98,8 @@ func parseWord[S ~string](field string, v, otherwise S, p *Problems, known ...S)
 	for i := range words {
 		words[i] = string(known[i])
 	}
-	p.Add(field, string(v), fmt.Sprintf("must be %s or %s; taken for %s", strings.Join(words, ", "), known[last], otherwise))
+	p.Add(field, string(v), fmt.Sprintf("must be %s or %s; taken for %s", strings.Join(words, ", "), known[last],
+		otherwise))
 	return otherwise
 }
 
@@ -114,7 +120,8 @@ const maxProblems = 20
 // Of adds the object's name and file.
 func (p Problems) Of(object Key, file string) []Problem {
 	if more := len(p) - maxProblems; more > 0 {
-		p = append(p[:maxProblems:maxProblems], Problem{Message: fmt.Sprintf("has %d more problems, which follow when these are corrected", more)})
+		p = append(p[:maxProblems:maxProblems],
+			Problem{Message: fmt.Sprintf("has %d more problems, which follow when these are corrected", more)})
 	}
 	for i := range p {
 		p[i].Object, p[i].File = object, file

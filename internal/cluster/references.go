@@ -48,7 +48,11 @@ func (r *resolver) add(p Problem) { r.problems = append(r.problems, p) }
 func (r *resolver) pools(object Key, names []string) {
 	advertised := func(p *Pool) bool { return p.Announce == AnnounceAdvertised }
 	if len(names) == 0 && len(r.Pools) != 0 && !slices.ContainsFunc(r.Pools, advertised) {
-		r.add(Problem{Object: object, Field: "spec.pools", Message: "applies to no AddressPool: none has spec.announce Advertised; set it in one, or delete the advertisement"})
+		r.add(Problem{
+			Object: object, Field: "spec.pools",
+			Message: "applies to no AddressPool: none has spec.announce Advertised; set it in one, or " +
+				"delete the advertisement",
+		})
 	}
 	for _, name := range names {
 		switch p := r.pool(name); {
@@ -56,7 +60,8 @@ func (r *resolver) pools(object Key, names []string) {
 			r.missing(object, "spec.pools", "AddressPool", name)
 		case !advertised(p):
 			r.add(Problem{Object: object, Field: "spec.pools", Value: name,
-				Message: fmt.Sprintf("does not apply to this AddressPool, whose spec.announce is %s; set that to Advertised, or remove the pool here", p.Announce)})
+				Message: fmt.Sprintf("does not apply to this AddressPool, whose spec.announce is %s; set that to "+
+					"Advertised, or remove the pool here", p.Announce)})
 		}
 	}
 }
@@ -99,6 +104,8 @@ func (r *resolver) advertised(p *Pool) {
 		slices.ContainsFunc(r.L2Advertisements, func(a *L2Advertisement) bool { return a.SelectsPool(p.Name) }) {
 		return
 	}
-	r.add(Problem{Object: Named("AddressPool", p.Name), Field: "spec.announce", Value: string(p.Announce), Code: NotAdvertised,
-		Message: "no BGPAdvertisement or L2Advertisement selects this pool, so none of its addresses is announced; create one, or set spec.announce to BGP or L2"})
+	r.add(Problem{Object: Named("AddressPool", p.Name), Field: "spec.announce", Value: string(p.Announce),
+		Code: NotAdvertised, Message: "no BGPAdvertisement or L2Advertisement selects this pool, so none of its " +
+			"addresses is announced; " +
+			"create one, or set spec.announce to BGP or L2"})
 }

@@ -4,12 +4,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fanfare-lb/fanfare/internal/testing/clustertest"
-
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+	"github.com/fanfare-lb/fanfare/internal/testing/clustertest"
 )
 
 // problemText is the problems of a snapshot in lines.
@@ -31,7 +30,8 @@ func TestAdvertisementAppliesToNone(t *testing.T) {
 	}
 	b.Set(pool, "")
 	b.Set(other, "")
-	want := "L2Advertisement all: spec.pools: applies to no AddressPool: none has spec.announce Advertised; set it in one, or delete the advertisement"
+	want := "L2Advertisement all: spec.pools: applies to no AddressPool: none has spec.announce Advertised; set it " +
+		"in one, or delete the advertisement"
 	if got := problemText(b.Snapshot()); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}

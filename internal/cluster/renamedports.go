@@ -44,7 +44,9 @@ func (s *servicePorts) matchRenamed(m *matchedSlice, in []Port) (others []Port) 
 		if left[p.Protocol] != 1 || s.count[p.Protocol] != matched[p.Protocol]+1 {
 			return false
 		}
-		i := slices.IndexFunc(s.ports, func(now Port) bool { return now.Protocol == p.Protocol && !hasPort(named, now) })
+		i := slices.IndexFunc(s.ports, func(now Port) bool {
+			return now.Protocol == p.Protocol && !hasPort(named, now)
+		})
 		if s.ports[i].Target != 0 {
 			return false // its pods' port has another number
 		}
@@ -64,7 +66,8 @@ func (s *servicePorts) matchTargets(m *matchedSlice, in []Port) (others []Port) 
 		key := Port{Protocol: p.Protocol, Target: p.Port}
 		i, seen := next[key]
 		if !seen {
-			i, _ = slices.BinarySearchFunc(s.byTarget, key, func(i int32, key Port) int { return compareTargets(s.ports[i], key) })
+			i, _ = slices.BinarySearchFunc(s.byTarget, key,
+				func(i int32, key Port) int { return compareTargets(s.ports[i], key) })
 		}
 		found := false
 		for ; !found && i < len(s.byTarget) && compareTargets(s.ports[s.byTarget[i]], key) == 0; i++ {

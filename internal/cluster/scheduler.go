@@ -21,5 +21,6 @@ const (
 // parseScheduler returns one of these constants.
 func parseScheduler(o *corev1.Service, p *Problems) string {
 	v := cmp.Or(strings.TrimSpace(o.Annotations[schedulerAnnotation]), SchedulerRandom)
-	return parseWord(annotation(schedulerAnnotation), v, SchedulerRandom, p, SchedulerRandom, SchedulerRoundRobin, SchedulerSourceHash, SchedulerMaglev)
+	return parseWord(annotation(schedulerAnnotation), v, SchedulerRandom, p, SchedulerRandom, SchedulerRoundRobin,
+		SchedulerSourceHash, SchedulerMaglev)
 }

@@ -110,21 +110,28 @@ func (b *Builder) signedPeers() []*Peer {
 			used[peer.Secret] = true
 			signed.Password = b.passwords.known[peer.Secret]
 			if message := b.passwords.problem(peer.Secret, b.scope.namespace()); message != "" {
-				p = append(p, Problem{Object: Named("BGPPeer", peer.Name), Field: "spec.passwordSecretRef.name", Value: peer.Secret, Message: message})
+				p = append(p, Problem{
+					Object: Named("BGPPeer", peer.Name), Field: "spec.passwordSecretRef.name", Value: peer.Secret,
+					Message: message,
+				})
 			}
 		}
 		peers[i] = &signed
 	}
 	// A password that no peer names is not kept in memory.
-	maps.DeleteFunc(b.passwords.known, func(name string, _ bgp.Password) bool { return !used[name] && b.passwords.gone[name] })
+	maps.DeleteFunc(b.passwords.known, func(name string, _ bgp.Password) bool {
+		return !used[name] && b.passwords.gone[name]
+	})
 	b.Report("passwords", p)
 	return peers
 }
 
 // allowSecret is the command by which an administrator lets speakers read a Secret. The speakers of
 // all nodes share one account.
-const allowSecret = "kubectl -n %[1]s create role bgp-password-%[2]s --verb=list,watch --resource=secrets --resource-name=%[2]s" +
-	" && kubectl -n %[1]s create rolebinding bgp-password-%[2]s --role=bgp-password-%[2]s --serviceaccount=%[1]s:speaker"
+const allowSecret = "kubectl -n %[1]s create role bgp-password-%[2]s --verb=list,watch --resource=secrets " +
+	"--resource-name=%[2]s" +
+	" && kubectl -n %[1]s create rolebinding bgp-password-%[2]s --role=bgp-password-%[2]s " +
+	"--serviceaccount=%[1]s:speaker"
 
 // problem returns what is wrong with a Secret that a peer names, empty if nothing is.
 func (w *passwords) problem(name, namespace string) string {
@@ -132,12 +139,15 @@ func (w *passwords) problem(name, namespace string) string {
 	case w.refused[name] && w.known[name] == "":
 		return "the speaker may not read this Secret, so there is no session; allow it: " + allow
 	case w.refused[name]:
-		return "the speaker may no longer read this Secret; the password before stays in use until the speaker restarts; allow it: " + allow
+		return "the speaker may no longer read this Secret; the password before stays in use until the speaker " +
+			"restarts; allow it: " + allow
 	case w.known[name] == "":
-		return "there is no Secret of this name, of type kubernetes.io/basic-auth and with a password, in " + namespace +
+		return "there is no Secret of this name, of type kubernetes.io/basic-auth and with a password, in " +
+			namespace +
 			"; there is no session until there is one"
 	case w.gone[name]:
-		return "the Secret is gone from " + namespace + ", or no longer has a password; the one before stays in use until the speaker restarts"
+		return "the Secret is gone from " + namespace +
+			", or no longer has a password; the one before stays in use until the speaker restarts"
 	}
 	return ""
 }

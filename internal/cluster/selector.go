@@ -14,10 +14,13 @@ import (
 
 // The texts of the CRDs' rules for the parts of a selector.
 const (
-	mustBeLabelName  = "must be a label's name of at most 63 letters, digits, '-', '_' and '.', such as app or example.com/app"
-	mustBeLabelValue = "must be a label's value: at most 63 letters, digits, '-', '_' and '.', with a letter or digit at both ends"
+	mustBeLabelName = "must be a label's name of at most 63 letters, digits, '-', '_' and '.', such as " +
+		"app or example.com/app"
+	mustBeLabelValue = "must be a label's value: at most 63 letters, digits, '-', '_' and '.', with a letter " +
+		"or digit at both ends"
 	mustHaveValues   = "must have at least one value, because the operator is In or NotIn; for any value use Exists"
-	mustHaveNoValues = "must be empty, because the operator is Exists or DoesNotExist; to compare values use In or NotIn"
+	mustHaveNoValues = "must be empty, because the operator is Exists or DoesNotExist; to compare " +
+		"values use In or NotIn"
 )
 
 // A Selector selects objects by their labels. The zero value selects all objects.

@@ -19,8 +19,9 @@ const Class = "fanfare.io/lb"
 // Classes are the loadBalancerClasses of the Services that Fanfare serves. The zero value: Class, and
 // Services without a class.
 type Classes struct {
-	Only bool     // leaves Services without a class to other implementations
-	Also []string // more classes: a Service's class cannot be changed, so Fanfare takes it over from another implementation
+	Only bool // leaves Services without a class to other implementations
+	// more classes: a Service's class cannot be changed, so Fanfare takes it over from another implementation
+	Also []string
 }
 
 // Serves reports whether Fanfare serves Services of a class; empty: those without one.
@@ -100,7 +101,9 @@ func parsePorts(in []corev1.ServicePort, p *Problems) []Port {
 	names, numbers := make(map[string]bool, len(in)), make(map[Port]bool, len(in))
 	for i, sp := range in {
 		field := func() string { return fmt.Sprintf("spec.ports[%d]", i) }
-		port := Port{Name: interned(sp.Name), Protocol: interned(cmp.Or(sp.Protocol, corev1.ProtocolTCP)), Port: uint16(sp.Port)}
+		port := Port{
+			Name: interned(sp.Name), Protocol: interned(cmp.Or(sp.Protocol, corev1.ProtocolTCP)), Port: uint16(sp.Port),
+		}
 		switch {
 		case sp.Port < 1 || sp.Port > 65535:
 			p.Add(field()+".port", fmt.Sprint(sp.Port), "must be from 1 to 65535; this port is left out")
@@ -113,7 +116,8 @@ func parsePorts(in []corev1.ServicePort, p *Problems) []Port {
 		// distinguish equal ports, and endpoints could not distinguish equal names.
 		number := Port{Protocol: port.Protocol, Port: port.Port}
 		if names[port.Name] || numbers[number] {
-			p.Add(field(), "", fmt.Sprintf("repeats the name %q or the number %d/%s of a port before it; this port is left out",
+			p.Add(field(), "", fmt.Sprintf("repeats the name %q or the number %d/%s of a port before it; "+
+				"this port is left out",
 				port.Name, port.Port, port.Protocol))
 			continue
 		}
@@ -143,7 +147,8 @@ func parseInternalPolicy(v *corev1.ServiceInternalTrafficPolicy, p *Problems) co
 func parseHealthCheckPort(o *corev1.Service, p *Problems) uint16 {
 	n := o.Spec.HealthCheckNodePort
 	if n < 0 || n > 65535 {
-		p.Add("spec.healthCheckNodePort", fmt.Sprint(n), "must be from 1 to 65535; no node serves the Service's health check")
+		p.Add("spec.healthCheckNodePort", fmt.Sprint(n),
+			"must be from 1 to 65535; no node serves the Service's health check")
 		return 0
 	}
 	return uint16(n)

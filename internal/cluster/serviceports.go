@@ -42,7 +42,8 @@ func portName(name string, p corev1.Protocol) Port { return Port{Name: name, Pro
 // find returns the index of the port with a name and protocol.
 func (s *servicePorts) find(name string, protocol corev1.Protocol) (i int, found bool) {
 	if s.byName != nil {
-		at, found := slices.BinarySearchFunc(s.byName, portName(name, protocol), func(i int32, p Port) int { return comparePortKeys(s.ports[i], p) })
+		at, found := slices.BinarySearchFunc(s.byName, portName(name, protocol),
+			func(i int32, p Port) int { return comparePortKeys(s.ports[i], p) })
 		if !found {
 			return 0, false
 		}

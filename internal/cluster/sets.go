@@ -50,7 +50,8 @@ func (s keyed[K, T]) From(key K) iter.Seq[T] { return sortedset.From(s.Set, key,
 // Patch replaces the elements of these keys, which must be sorted, by the results of now. now returns
 // false if there is none.
 func (s keyed[K, T]) Patch(keys []K, now func(K) (T, bool)) keyed[K, T] {
-	return keyed[K, T]{sortedset.PatchSet(s.Set, keys, T.compareKey, sortedset.Equal, func(i int) (T, bool) { return now(keys[i]) })}
+	return keyed[K, T]{sortedset.PatchSet(s.Set, keys, T.compareKey, sortedset.Equal,
+		func(i int) (T, bool) { return now(keys[i]) })}
 }
 
 // With adds elements, or replaces those with the same keys. The list must be sorted.

@@ -484,7 +484,8 @@ func PoolNamed(all []*Pool, name string) *Pool {
 
 // UsesL2 reports whether an address may be announced by ARP and NDP.
 func (s *Snapshot) UsesL2() bool {
-	return len(s.L2Advertisements) > 0 || s.Assignments.overL2 > 0 || slices.ContainsFunc(s.Pools, func(p *Pool) bool { return p.Announce == AnnounceL2 })
+	return len(s.L2Advertisements) > 0 || s.Assignments.overL2 > 0 ||
+		slices.ContainsFunc(s.Pools, func(p *Pool) bool { return p.Announce == AnnounceL2 })
 }
 
 // interned returns the shared copy of s: many objects name the same namespace or node, and each

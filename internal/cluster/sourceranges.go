@@ -28,7 +28,8 @@ func parseSources(o *corev1.Service, s *Spec, p *Problems) {
 		r = strings.TrimSpace(r) // The API server allows it by accident.
 		n, err := netip.ParsePrefix(r)
 		if err != nil || n.Addr().Is4In6() {
-			p.Add(index(i), r, "is no CIDR; write one such as 10.0.0.0/8 or 2001:db8::/32; until then it admits no client")
+			p.Add(index(i), r, "is no CIDR; write one such as 10.0.0.0/8 or 2001:db8::/32; until "+
+				"then it admits no client")
 			continue
 		}
 		b.AddPrefix(n)

@@ -67,7 +67,9 @@ func parseSpeaker(o *v1alpha1.SpeakerStatus) (*Speaker, Problems) {
 	}
 	for _, c := range o.Status.Conflicts {
 		if a, err := netip.ParseAddr(c.Address); err == nil {
-			s.Conflicts = append(s.Conflicts, Conflict{Addr: a.Unmap(), MAC: c.MAC, Interface: c.Interface, Held: c.Held})
+			s.Conflicts = append(s.Conflicts, Conflict{
+				Addr: a.Unmap(), MAC: c.MAC, Interface: c.Interface, Held: c.Held,
+			})
 		}
 	}
 	slices.SortFunc(s.Interfaces, func(a, b Interface) int { return cmp.Compare(a.Name, b.Name) })

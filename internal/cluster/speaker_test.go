@@ -13,11 +13,15 @@ import (
 // address is left out.
 func TestConflictsOfSpeakers(t *testing.T) {
 	report := func(node string, conflicts ...v1alpha1.SpeakerConflict) *v1alpha1.SpeakerStatus {
-		return &v1alpha1.SpeakerStatus{ObjectMeta: metav1.ObjectMeta{Name: node}, Status: v1alpha1.SpeakerReport{Conflicts: conflicts}}
+		return &v1alpha1.SpeakerStatus{
+			ObjectMeta: metav1.ObjectMeta{Name: node}, Status: v1alpha1.SpeakerReport{Conflicts: conflicts},
+		}
 	}
 	b := NewBuilder()
-	b.Set(report("n2", v1alpha1.SpeakerConflict{Address: "192.0.2.2", MAC: "m2", Interface: "eth2", Held: true}, v1alpha1.SpeakerConflict{Address: "none"}), "")
-	b.Set(report("n1", v1alpha1.SpeakerConflict{Address: "192.0.2.2", MAC: "m1", Interface: "eth1"}, v1alpha1.SpeakerConflict{Address: "192.0.2.1", MAC: "m1", Interface: "eth1"}), "")
+	b.Set(report("n2", v1alpha1.SpeakerConflict{Address: "192.0.2.2", MAC: "m2", Interface: "eth2", Held: true},
+		v1alpha1.SpeakerConflict{Address: "none"}), "")
+	b.Set(report("n1", v1alpha1.SpeakerConflict{Address: "192.0.2.2", MAC: "m1", Interface: "eth1"},
+		v1alpha1.SpeakerConflict{Address: "192.0.2.1", MAC: "m1", Interface: "eth1"}), "")
 	const want = "[{192.0.2.1 n1 m1 eth1 false} {192.0.2.2 n1 m1 eth1 true}]"
 	s := b.Snapshot()
 	if got := fmt.Sprint(s.Conflicts); got != want {

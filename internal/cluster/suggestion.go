@@ -35,7 +35,9 @@ func nearest(name string, known []string) (best string) {
 	if best != "" || len(name) < 3 {
 		return best
 	}
-	if i := slices.IndexFunc(known, func(k string) bool { return strings.HasPrefix(strings.ToLower(k), lower) }); i >= 0 {
+	if i := slices.IndexFunc(known, func(k string) bool {
+		return strings.HasPrefix(strings.ToLower(k), lower)
+	}); i >= 0 {
 		return known[i] // passwordSecretRef for password
 	}
 	return ""

@@ -47,9 +47,12 @@ func Trim(o metav1.Object) {
 }
 
 func trimService(o *corev1.Service) {
-	maps.DeleteFunc(o.Annotations, func(key, _ string) bool { return !serviceAnnotations[key] && !unknownAnnotation(key) })
+	maps.DeleteFunc(o.Annotations, func(key, _ string) bool {
+		return !serviceAnnotations[key] && !unknownAnnotation(key)
+	})
 	o.Spec.Selector = nil
-	o.Status.Conditions = slices.DeleteFunc(o.Status.Conditions, func(c metav1.Condition) bool { return c.Type != AddressAssigned })
+	o.Status.Conditions = slices.DeleteFunc(o.Status.Conditions,
+		func(c metav1.Condition) bool { return c.Type != AddressAssigned })
 }
 
 // serviceAnnotations are the annotations that are parsed. Unknown ones with their prefixes are reported.

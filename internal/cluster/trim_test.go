@@ -6,8 +6,6 @@ import (
 	"reflect"
 	"testing"
 
-	"github.com/fanfare-lb/fanfare/internal/testing/clustertest"
-
 	gocmp "github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -16,6 +14,7 @@ import (
 	"sigs.k8s.io/randfill"
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+	"github.com/fanfare-lb/fanfare/internal/testing/clustertest"
 )
 
 // trimmed is what is left of o.
@@ -34,8 +33,8 @@ func TestTrimKeepsTheMeaning(t *testing.T) {
 	for i := range 100 {
 		for _, o := range []clustertest.Object{
 			new(corev1.Service), new(discoveryv1.EndpointSlice), new(corev1.Node),
-			new(v1alpha1.AddressPool), new(v1alpha1.BGPPeer), new(v1alpha1.BGPAdvertisement), new(v1alpha1.AddressClaim),
-			new(v1alpha1.L2Advertisement), new(v1alpha1.SpeakerStatus),
+			new(v1alpha1.AddressPool), new(v1alpha1.BGPPeer), new(v1alpha1.BGPAdvertisement),
+			new(v1alpha1.AddressClaim), new(v1alpha1.L2Advertisement), new(v1alpha1.SpeakerStatus),
 		} {
 			fill.Fill(o)
 			valid(o, i)
@@ -59,8 +58,11 @@ func valid(o clustertest.Object, i int) {
 		if o.Annotations == nil {
 			o.Annotations = map[string]string{}
 		}
-		for j, keys := range [][]string{addressAnnotations, poolAnnotations, sharingAnnotations, {sourceRangesAnnotation}, {schedulerAnnotation}, {SharingNamespacesAnnotation}, {ReserveAnnotation}, {l2NodeAnnotation}} {
-			o.Annotations[keys[i%len(keys)]] = []string{ip, "lan", "yes", "192.0.2.0/24", SchedulerMaglev, "dev", "true", "n1"}[j]
+		for j, keys := range [][]string{addressAnnotations, poolAnnotations, sharingAnnotations,
+			{sourceRangesAnnotation}, {schedulerAnnotation}, {SharingNamespacesAnnotation}, {ReserveAnnotation},
+			{l2NodeAnnotation}} {
+			o.Annotations[keys[i%len(keys)]] = []string{ip, "lan", "yes", "192.0.2.0/24", SchedulerMaglev, "dev",
+				"true", "n1"}[j]
 		}
 		if i%2 == 0 {
 			o.Spec.LoadBalancerSourceRanges = nil // or the annotation does not count
@@ -70,7 +72,9 @@ func valid(o clustertest.Object, i int) {
 		o.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
 	case *discoveryv1.EndpointSlice:
 		o.AddressType = discoveryv1.AddressTypeIPv4
-		o.Labels = map[string]string{discoveryv1.LabelServiceName: "a", discoveryv1.LabelManagedBy: sliceController, "b": "c"}
+		o.Labels = map[string]string{
+			discoveryv1.LabelServiceName: "a", discoveryv1.LabelManagedBy: sliceController, "b": "c",
+		}
 		for j := range o.Endpoints {
 			o.Endpoints[j].Addresses = []string{ip}
 		}
@@ -79,14 +83,18 @@ func valid(o clustertest.Object, i int) {
 		o.Spec.Taints = append(o.Spec.Taints, corev1.Taint{Key: leavingTaints[i%len(leavingTaints)]})
 		o.Spec.PodCIDRs = []string{"10.244.0.0/24"}
 		o.Status.Addresses = append(o.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: ip})
-		o.Status.Conditions = append(o.Status.Conditions, corev1.NodeCondition{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionTrue},
+		o.Status.Conditions = append(o.Status.Conditions,
+			corev1.NodeCondition{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionTrue},
 			corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionFalse})
 	case *v1alpha1.AddressPool:
 		o.Spec.Addresses = []string{"192.0.2.0/24"}
 	case *v1alpha1.BGPPeer:
 		o.Spec = clustertest.Peer("a", ip).Spec
 	case *v1alpha1.BGPAdvertisement:
-		o.Spec = v1alpha1.BGPAdvertisementSpec{Pools: []string{"lan"}, AggregationLength: new(int32(i % 33)), NodeSelector: &v1alpha1.LabelSelector{MatchLabels: map[string]v1alpha1.LabelValue{"b": "c"}}}
+		o.Spec = v1alpha1.BGPAdvertisementSpec{
+			Pools: []string{"lan"}, AggregationLength: new(int32(i % 33)),
+			NodeSelector: &v1alpha1.LabelSelector{MatchLabels: map[string]v1alpha1.LabelValue{"b": "c"}},
+		}
 	case *v1alpha1.L2Advertisement:
 		o.Spec = v1alpha1.L2AdvertisementSpec{Pools: []string{"lan"}, Interfaces: []string{"eth0", "bond*"}}
 	case *v1alpha1.SpeakerStatus:
@@ -104,7 +112,9 @@ func TestTrimDrops(t *testing.T) {
 	managed := []metav1.ManagedFieldsEntry{{Manager: "kubectl"}}
 	s := clustertest.Service("a")
 	s.ManagedFields = managed
-	s.Annotations = map[string]string{"kubectl.kubernetes.io/last-applied-configuration": "{}", "fanfare.io/address-pool": "lan"}
+	s.Annotations = map[string]string{
+		"kubectl.kubernetes.io/last-applied-configuration": "{}", "fanfare.io/address-pool": "lan",
+	}
 	s.Spec.Selector = map[string]string{"a": "b"}
 	want := clustertest.Service("a")
 	want.Annotations = map[string]string{"fanfare.io/address-pool": "lan"}
@@ -119,7 +129,8 @@ func TestTrimDrops(t *testing.T) {
 	n := clustertest.Node("n1")
 	n.ManagedFields, n.Annotations = managed, map[string]string{"a": "b"}
 	n.Status.Images = []corev1.ContainerImage{{Names: []string{"i"}}}
-	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeDiskPressure}, {Type: corev1.NodeReady}, {Type: corev1.NodeNetworkUnavailable}}
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeDiskPressure}, {Type: corev1.NodeReady},
+		{Type: corev1.NodeNetworkUnavailable}}
 	wantNode := clustertest.Node("n1")
 	wantNode.Status.Conditions = n.Status.Conditions[1:]
 	drops(t, n, wantNode)

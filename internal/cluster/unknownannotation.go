@@ -57,7 +57,9 @@ func parseUnknownAnnotations(o *corev1.Service, p *Problems) {
 		if i == len(first)-1 && more > 0 {
 			message += fmt.Sprintf("; %d more", more)
 		}
-		*p = append(*p, Problem{Field: annotation(shorten(key, maxValue)), Message: message, Code: UnknownAnnotation, Warning: true})
+		*p = append(*p, Problem{
+			Field: annotation(shorten(key, maxValue)), Message: message, Code: UnknownAnnotation, Warning: true,
+		})
 	}
 }
 

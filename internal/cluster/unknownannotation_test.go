@@ -11,7 +11,9 @@ import (
 )
 
 func annotated(keys ...string) *corev1.Service {
-	o := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", Annotations: map[string]string{}}}
+	o := &corev1.Service{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "shop", Name: "web", Annotations: map[string]string{},
+	}}
 	o.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Ports: []corev1.ServicePort{{Port: 80}}}
 	for _, k := range keys {
 		o.Annotations[k] = "true" // valid for fanfare.io/reserve
@@ -46,7 +48,8 @@ func TestUnknownAnnotations(t *testing.T) {
 			}
 			continue
 		}
-		if have != annotation(key)+": "+none+want || len(s.Problems) != 1 || s.Problems[0].Message != none+want || s.Problems[0].Code != UnknownAnnotation || !s.Problems[0].Warning {
+		if have != annotation(key)+": "+none+want || len(s.Problems) != 1 || s.Problems[0].Message != none+want ||
+			s.Problems[0].Code != UnknownAnnotation || !s.Problems[0].Warning {
 			t.Errorf("%s: %q, %v", key, have, s.Problems)
 		}
 	}
@@ -58,17 +61,20 @@ func TestUnknownAnnotationsAreBounded(t *testing.T) {
 	for i := range 15_000 { // of 256 KiB in total
 		keys = append(keys, fmt.Sprintf("fanfare.io/%05d", i))
 	}
-	for _, o := range []*corev1.Service{annotated(keys...), annotated(strings.Repeat("fanfare.io/"+strings.Repeat("a", 200_000), 1))} {
+	for _, o := range []*corev1.Service{annotated(keys...),
+		annotated(strings.Repeat("fanfare.io/"+strings.Repeat("a", 200_000), 1))} {
 		began := time.Now()
 		s := Parse(o)
 		if spent := time.Since(began); spent > time.Second { // it takes some milliseconds
 			t.Errorf("parsed in %s", spent)
 		}
-		if have := clauses(s.Services.At(0).Spec, UnknownAnnotation); len(have) > 1000 || len(s.Problems) > maxUnknownAnnotations {
+		if have := clauses(s.Services.At(0).Spec, UnknownAnnotation); len(have) > 1000 ||
+			len(s.Problems) > maxUnknownAnnotations {
 			t.Errorf("%d bytes, %d problems", len(have), len(s.Problems))
 		}
 	}
-	if have := clauses(Parse(annotated(keys...)).Services.At(0).Spec, UnknownAnnotation); !strings.Contains(have, "fanfare.io/00002") || !strings.HasSuffix(have, "; 14997 more") {
+	if have := clauses(Parse(annotated(keys...)).Services.At(0).Spec, UnknownAnnotation); !strings.Contains(have,
+		"fanfare.io/00002") || !strings.HasSuffix(have, "; 14997 more") {
 		t.Errorf("%q", have)
 	}
 }

@@ -16,12 +16,14 @@ func whyUnserved(o *corev1.Service) string {
 		if !ok {
 			return ""
 		}
-		return fmt.Sprintf("has the annotation %s and spec.type %s: only a Service of type LoadBalancer gets an address", key, cmp.Or(o.Spec.Type, corev1.ServiceTypeClusterIP))
+		return fmt.Sprintf("has the annotation %s and spec.type %s: only a Service of type "+
+			"LoadBalancer gets an address", key, cmp.Or(o.Spec.Type, corev1.ServiceTypeClusterIP))
 	}
 	if o.Spec.LoadBalancerClass == nil {
 		return fmt.Sprintf("has no spec.loadBalancerClass: with --class-only Fanfare serves only those of %s", Class)
 	}
-	return fmt.Sprintf("has spec.loadBalancerClass %q: Fanfare serves %s, and the classes of --lb-class. A Service's class cannot be changed", *o.Spec.LoadBalancerClass, Class)
+	return fmt.Sprintf("has spec.loadBalancerClass %q: Fanfare serves %s, and the classes of --lb-class. A Service's "+
+		"class cannot be changed", *o.Spec.LoadBalancerClass, Class)
 }
 
 // unservedObjects returns a line for each Service that is not served although something suggests that it should be,
@@ -34,7 +36,8 @@ func (b *Builder) unservedObjects() (lines []string) {
 	}
 	for name, s := range b.joiner.slices {
 		if _, exists := b.unserved[s.service]; !exists {
-			lines = append(lines, fmt.Sprintf("EndpointSlice %s is of Service %s, which does not exist", name, s.service))
+			lines = append(lines, fmt.Sprintf("EndpointSlice %s is of Service %s, which does not exist", name,
+				s.service))
 		}
 	}
 	slices.Sort(lines)

@@ -19,13 +19,18 @@ func TestUnserved(t *testing.T) {
 		return o
 	}
 	slice := func(name, service string) *discoveryv1.EndpointSlice {
-		return &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: service}}, AddressType: discoveryv1.AddressTypeIPv4}
+		return &discoveryv1.EndpointSlice{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name,
+				Labels: map[string]string{discoveryv1.LabelServiceName: service}},
+			AddressType: discoveryv1.AddressTypeIPv4,
+		}
 	}
 	other := "example.com/lb"
 	b := NewBuilder()
 	b.Limit(Scope{Unserved: true})
 	for i := range 1000 {
-		b.Set(service(fmt.Sprint("plain-", i), corev1.ServiceTypeClusterIP, nil, "example.com/x", sourceRangesAnnotation), "")
+		b.Set(service(fmt.Sprint("plain-", i), corev1.ServiceTypeClusterIP, nil, "example.com/x",
+			sourceRangesAnnotation), "")
 	}
 	b.Set(service("web", corev1.ServiceTypeLoadBalancer, nil), "")
 	b.Set(service("other", corev1.ServiceTypeLoadBalancer, &other), "")
@@ -36,8 +41,10 @@ func TestUnserved(t *testing.T) {
 	b.Set(slice("lost", "wbe"), "")
 	want := []string{
 		"EndpointSlice shop/lost is of Service shop/wbe, which does not exist",
-		"Service shop/cluster-ip has the annotation fanfare.io/adress-pool and spec.type ClusterIP: only a Service of type LoadBalancer gets an address",
-		"Service shop/node-port has the annotation metallb.io/address-pool and spec.type NodePort: only a Service of type LoadBalancer gets an address",
+		"Service shop/cluster-ip has the annotation fanfare.io/adress-pool and spec.type ClusterIP: only a Service " +
+			"of type LoadBalancer gets an address",
+		"Service shop/node-port has the annotation metallb.io/address-pool and spec.type NodePort: only a Service of " +
+			"type LoadBalancer gets an address",
 		`Service shop/other has spec.loadBalancerClass "example.com/lb": Fanfare serves fanfare.io/lb, and the classes of --lb-class. A Service's class cannot be changed`,
 	}
 	if have := b.Snapshot().Unserved; !slices.Equal(have, want) {

@@ -62,7 +62,8 @@ func TestBalanceIsEven(t *testing.T) {
 			}
 			for _, other := range b.Equal {
 				if load[chosen[i]] > load[other]+1 {
-					t.Fatalf("seed %d: %s on %s with %d addresses, and %s has %d", seed, b.Addr, chosen[i], load[chosen[i]], other, load[other])
+					t.Fatalf("seed %d: %s on %s with %d addresses, and %s has %d", seed, b.Addr, chosen[i],
+						load[chosen[i]], other, load[other])
 				}
 			}
 		}
@@ -179,7 +180,8 @@ func TestBalanceAgreesWithTheHash(t *testing.T) {
 		}
 	}
 	if same < 270 || same == 300 {
-		t.Errorf("%d of 300 stay with the node that answers for them already, want nearly all, and not all, since the hash is not even", same)
+		t.Errorf("%d of 300 stay with the node that answers for them already, want nearly all, and not all, since "+
+			"the hash is not even", same)
 	}
 }
 

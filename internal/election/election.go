@@ -86,7 +86,8 @@ type rank struct {
 
 // compare is negative if r comes before o.
 func (r rank) compare(o rank) int {
-	return cmp.Or(boolToInt(o.steady)-boolToInt(r.steady), boolToInt(o.stays)-boolToInt(r.stays), o.serves-r.serves, boolToInt(o.pinned)-boolToInt(r.pinned),
+	return cmp.Or(boolToInt(o.steady)-boolToInt(r.steady), boolToInt(o.stays)-boolToInt(r.stays), o.serves-r.serves,
+		boolToInt(o.pinned)-boolToInt(r.pinned),
 		boolToInt(o.preferred)-boolToInt(r.preferred), o.weight-r.weight, cmp.Compare(o.hash, r.hash))
 }
 
@@ -151,8 +152,8 @@ func (c *Candidates) rankOf(a *Address, entries []entry, hash uint64, i int, kno
 	}
 	n := &c.nodes[i]
 	return rank{
-		steady: !n.Returning, stays: n.Availability != Leaving, serves: serves, pinned: n.Name == a.Pinned, preferred: n.Name == a.Preferred,
-		weight: entries[i].weight, hash: score(hash, c.hashes[i]),
+		steady: !n.Returning, stays: n.Availability != Leaving, serves: serves, pinned: n.Name == a.Pinned,
+		preferred: n.Name == a.Preferred, weight: entries[i].weight, hash: score(hash, c.hashes[i]),
 	}, true
 }
 
@@ -263,7 +264,8 @@ func (not ineligible) describe(a *Address, n int) string {
 		}
 		return fmt.Sprintf("%s no interface in the subnet of %s", has, a.Addr)
 	case hasBroadcast:
-		return fmt.Sprintf("%s %s as the broadcast address of a subnet, which no host can have; give the Service another address", has, a.Addr)
+		return fmt.Sprintf("%s %s as the broadcast address of a subnet, which no host can have; give the "+
+			"Service another address", has, a.Addr)
 	case hasNoEndpoint:
 		return has + " no ready endpoint, and externalTrafficPolicy is Local"
 	default:

@@ -102,7 +102,8 @@ func TestRank(t *testing.T) {
 	plain := func() []Node { return []Node{node("a", eth0), node("b", eth0), node("c", eth0)} }
 	prefers := advertisement("lan")
 	prefers.Preferred = []cluster.Preference{
-		{Weight: 10, Selector: selector(t, "name=a")}, {Weight: 10, Selector: selector(t, "name=b")}, {Weight: 1, Selector: selector(t, "name=b")}}
+		{Weight: 10, Selector: selector(t, "name=a")}, {Weight: 10, Selector: selector(t, "name=b")},
+		{Weight: 1, Selector: selector(t, "name=b")}}
 	only := advertisement("only")
 	only.NodeSelector = selector(t, "name in (a, b)")
 	for name, tt := range map[string]struct {
@@ -114,23 +115,42 @@ func TestRank(t *testing.T) {
 		"preferred":                {nil, Address{Anywhere: true, Preferred: "a"}, "a HASH"},
 		"preferred, not candidate": {nil, Address{Anywhere: true, Preferred: "z"}, "HASH"},
 		"pinned":                   {nil, Address{Anywhere: true, Preferred: "a", Pinned: "b"}, "b a HASH"},
-		"weights":                  {nil, Address{Anywhere: true, Eligibility: Eligibility{By: []*cluster.L2Advertisement{prefers}}}, "b a c"},
-		"claim before weights":     {nil, Address{Anywhere: true, Preferred: "c", Eligibility: Eligibility{By: []*cluster.L2Advertisement{prefers}}}, "c b a"},
-		"selected":                 {nil, Address{Anywhere: true, Preferred: "b", Eligibility: Eligibility{By: []*cluster.L2Advertisement{only}}}, "b a"},
-		"one is enough":            {nil, Address{Anywhere: true, Preferred: "b", Eligibility: Eligibility{By: []*cluster.L2Advertisement{only, prefers}}}, "b a c"},
-		"leaving comes last":       {func(n []Node) { n[1].Availability = Leaving }, Address{Anywhere: true, Pinned: "b", Preferred: "a"}, "a c b"},
-		"only leaving":             {func(n []Node) { n[0].Availability, n[1].Availability, n[2].Availability = Dead, Leaving, Dead }, Address{Anywhere: true}, "b"},
-		"returning comes last":     {func(n []Node) { n[0].Returning, n[1].Availability = true, Leaving }, Address{Anywhere: true, Pinned: "a"}, "c b a"},
-		"only returning":           {func(n []Node) { n[0].Availability, n[1].Returning, n[2].Availability = Dead, true, NotReady }, Address{Anywhere: true}, "b"},
-		"all returning":            {func(n []Node) { n[0].Returning, n[1].Returning, n[2].Returning = true, true, true }, Address{Anywhere: true, Pinned: "b"}, "b HASH"},
+		"weights": {nil, Address{Anywhere: true,
+			Eligibility: Eligibility{By: []*cluster.L2Advertisement{prefers}}}, "b a c"},
+		"claim before weights": {nil, Address{Anywhere: true, Preferred: "c",
+			Eligibility: Eligibility{By: []*cluster.L2Advertisement{prefers}}}, "c b a"},
+		"selected": {nil, Address{Anywhere: true, Preferred: "b",
+			Eligibility: Eligibility{By: []*cluster.L2Advertisement{only}}}, "b a"},
+		"one is enough": {nil, Address{Anywhere: true, Preferred: "b",
+			Eligibility: Eligibility{By: []*cluster.L2Advertisement{only, prefers}}}, "b a c"},
+		"leaving comes last": {func(n []Node) {
+			n[1].Availability = Leaving
+		}, Address{Anywhere: true, Pinned: "b", Preferred: "a"}, "a c b"},
+		"only leaving": {func(n []Node) {
+			n[0].Availability, n[1].Availability, n[2].Availability = Dead, Leaving, Dead
+		}, Address{Anywhere: true}, "b"},
+		"returning comes last": {func(n []Node) {
+			n[0].Returning, n[1].Availability = true, Leaving
+		}, Address{Anywhere: true, Pinned: "a"}, "c b a"},
+		"only returning": {func(n []Node) {
+			n[0].Availability, n[1].Returning, n[2].Availability = Dead, true, NotReady
+		}, Address{Anywhere: true}, "b"},
+		"all returning": {func(n []Node) {
+			n[0].Returning, n[1].Returning, n[2].Returning = true, true, true
+		}, Address{Anywhere: true, Pinned: "b"}, "b HASH"},
 		"refused": {func(n []Node) {
 			n[0].Availability, n[1].Availability, n[2].Availability = NotReady, Excluded, NetworkUnavailable
 		},
 			Address{Anywhere: true}, ""},
-		"no such subnet":        {func(n []Node) { n[0].Interfaces = []cluster.Interface{iface("eth0 198.51.100.0/24")} }, Address{Anywhere: true, Preferred: "b"}, "b c"},
-		"unknown interfaces":    {func(n []Node) { n[0].Interfaces, n[0].Unknown = nil, true }, Address{Anywhere: true, Pinned: "a", Preferred: "b"}, "a b c"},
-		"local":                 {nil, Address{Local: [][]string{{"a", "c"}}, Preferred: "c"}, "c a"},
-		"local and shared":      {nil, Address{Local: [][]string{{"a", "c"}}, Anywhere: true, Preferred: "b", Pinned: "c"}, "c a b"},
+		"no such subnet": {func(n []Node) {
+			n[0].Interfaces = []cluster.Interface{iface("eth0 198.51.100.0/24")}
+		}, Address{Anywhere: true, Preferred: "b"}, "b c"},
+		"unknown interfaces": {func(n []Node) {
+			n[0].Interfaces, n[0].Unknown = nil, true
+		}, Address{Anywhere: true, Pinned: "a", Preferred: "b"}, "a b c"},
+		"local": {nil, Address{Local: [][]string{{"a", "c"}}, Preferred: "c"}, "c a"},
+		"local and shared": {nil, Address{Local: [][]string{{"a", "c"}}, Anywhere: true, Preferred: "b",
+			Pinned: "c"}, "c a b"},
 		"able to serve all":     {nil, Address{Local: [][]string{{"a", "c"}, {"b", "c"}}, Preferred: "a"}, "c a b"},
 		"no endpoint anywhere":  {nil, Address{}, ""},
 		"local, of other nodes": {nil, Address{Local: [][]string{{"y", "z"}}}, ""},
@@ -146,7 +166,8 @@ func TestRank(t *testing.T) {
 			want := strings.Fields(tt.want)
 			if i := slices.Index(want, "HASH"); i >= 0 {
 				byHash := New(plain()).rank(&Address{Addr: vip, Anywhere: true})
-				want = append(want[:i], slices.DeleteFunc(byHash, func(n string) bool { return slices.Contains(want[:i], n) })...)
+				want = append(want[:i], slices.DeleteFunc(byHash,
+					func(n string) bool { return slices.Contains(want[:i], n) })...)
 			}
 			got := e.rank(&a)
 			if !slices.Equal(got, want) {
@@ -180,14 +201,19 @@ func TestElectReason(t *testing.T) {
 		standings [3]Availability
 		address   Address
 	}{
-		"b the only candidate":                       {[3]Availability{Dead, Fit, NotReady}, Address{Anywhere: true, Pinned: "b"}},
-		"b the others are about to leave":            {[3]Availability{Leaving, Fit, Leaving}, Address{Anywhere: true, Pinned: "a"}},
-		"b with endpoints of more ports or Services": {[3]Availability{}, Address{Local: [][]string{{"a", "b"}, {"b", "c"}}, Pinned: "a"}},
-		"b named by annotation fanfare.io/l2-node":   {[3]Availability{}, Address{Anywhere: true, Pinned: "b", Preferred: "a"}},
-		"b named by its AddressClaim":                {[3]Availability{}, Address{Anywhere: true, Preferred: "b"}},
-		"b preferred by L2Advertisements":            {[3]Availability{}, Address{Anywhere: true, Eligibility: Eligibility{By: []*cluster.L2Advertisement{prefers}}}},
-		byHash + " by hash, of 3 candidates":         {[3]Availability{}, Address{Anywhere: true}},
-		" ":                                          {[3]Availability{}, Address{}},
+		"b the only candidate": {[3]Availability{Dead, Fit, NotReady},
+			Address{Anywhere: true, Pinned: "b"}},
+		"b the others are about to leave": {[3]Availability{Leaving, Fit, Leaving},
+			Address{Anywhere: true, Pinned: "a"}},
+		"b with endpoints of more ports or Services": {[3]Availability{},
+			Address{Local: [][]string{{"a", "b"}, {"b", "c"}}, Pinned: "a"}},
+		"b named by annotation fanfare.io/l2-node": {[3]Availability{},
+			Address{Anywhere: true, Pinned: "b", Preferred: "a"}},
+		"b named by its AddressClaim": {[3]Availability{}, Address{Anywhere: true, Preferred: "b"}},
+		"b preferred by L2Advertisements": {[3]Availability{},
+			Address{Anywhere: true, Eligibility: Eligibility{By: []*cluster.L2Advertisement{prefers}}}},
+		byHash + " by hash, of 3 candidates": {[3]Availability{}, Address{Anywhere: true}},
+		" ":                                  {[3]Availability{}, Address{}},
 	} {
 		tt.address.Addr = vip
 		owner, by := New(threeNodes(tt.standings)).Elect(&tt.address)
@@ -221,8 +247,10 @@ func TestEquals(t *testing.T) {
 	}{
 		{Address{Anywhere: true, Preferred: "c"}, "[a b c]"},
 		{Address{Anywhere: true, Preferred: "d"}, "[a b c]"},
-		{Address{Anywhere: true, Preferred: "c", Eligibility: Eligibility{By: []*cluster.L2Advertisement{prefers}}}, "[a b]"},
-		{Address{Anywhere: true, Pinned: "c", Eligibility: Eligibility{By: []*cluster.L2Advertisement{prefers}}}, "[c]"},
+		{Address{Anywhere: true, Preferred: "c", Eligibility: Eligibility{By: []*cluster.L2Advertisement{prefers}}},
+			"[a b]"},
+		{Address{Anywhere: true, Pinned: "c", Eligibility: Eligibility{By: []*cluster.L2Advertisement{prefers}}},
+			"[c]"},
 		{Address{Local: [][]string{{"a", "c"}, {"c", "d"}}}, "[c]"},
 		{Address{}, "[]"},
 	} {
@@ -242,29 +270,36 @@ func TestNoCandidateReasons(t *testing.T) {
 	}
 	gold := advertisement("gold", "eth1", "bond*")
 	gold.NodeSelector = selector(t, "name notin (n5, n6)")
-	e := New([]Node{standing("n0", Dead), standing("n1", Dead), standing("n2", NotReady), standing("n3", Excluded), standing("n4", NetworkUnavailable),
-		node("n5"), node("n6"), node("n7", "eth0 192.0.2.0/24", "bond0 198.51.100.0/24"), node("n8", "bond1 192.0.2.0/25")})
+	e := New([]Node{standing("n0", Dead), standing("n1", Dead), standing("n2", NotReady), standing("n3", Excluded),
+		standing("n4", NetworkUnavailable), node("n5"), node("n6"),
+		node("n7", "eth0 192.0.2.0/24", "bond0 198.51.100.0/24"), node("n8", "bond1 192.0.2.0/25")})
 	eligibility := Eligibility{By: []*cluster.L2Advertisement{gold}}
 	a := Address{Addr: vip, Eligibility: eligibility, Local: [][]string{{"n7"}}}
 	want := "of 9 nodes none can answer: 2 have no live speaker, 1 is not Ready, " +
-		"1 has the label node.kubernetes.io/exclude-from-external-load-balancers, 1 has the condition NetworkUnavailable, " +
-		"2 are not selected by L2Advertisement gold, 1 has no interface in the subnet of 192.0.2.5 that is one of bond*, eth1, " +
+		"1 has the label node.kubernetes.io/exclude-from-external-load-balancers, 1 has the condition " +
+		"NetworkUnavailable, " +
+		"2 are not selected by L2Advertisement gold, 1 has no interface in the subnet of 192.0.2.5 that is " +
+		"one of bond*, eth1, " +
 		"1 has no ready endpoint, and externalTrafficPolicy is Local"
 	if got := e.None(&a); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
-	if got, want := e.whyNot(&a, "n7"), "node n7 has no interface in the subnet of 192.0.2.5 that is one of bond*, eth1"; got != want {
+	if got, want := e.whyNot(&a, "n7"), "node n7 has no interface in the subnet of 192.0.2.5 that "+
+		"is one of bond*, eth1"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 	last := Address{Addr: netip.MustParseAddr("192.0.2.255"), Anywhere: true}
-	if got, want := New([]Node{node("n1", "eth0 192.0.2.0/24")}).None(&last), "of 1 node none can answer: 1 has 192.0.2.255 as the broadcast address of a subnet, which no host can have; give the Service another address"; got != want {
+	if got, want := New([]Node{node("n1", "eth0 192.0.2.0/24")}).None(&last),
+		"of 1 node none can answer: 1 has 192.0.2.255 as the broadcast address of a subnet, which no host can have; "+
+			"give the Service another address"; got != want {
 		t.Errorf("None = %q, want %q", got, want)
 	}
 	if got := New([]Node{node("n1", "eth0 192.0.2.0/24"), node("n2", "eth0 192.0.0.0/16")}).Owner(&last); got != "n2" {
 		t.Errorf("%s answers for a broadcast address of the other node", got)
 	}
 	plain := Address{Addr: netip.MustParseAddr("2001:db8::5"), Anywhere: true}
-	if got, want := New([]Node{node("n1", "eth0 192.0.2.0/24")}).None(&plain), "of 1 node none can answer: 1 has no interface in the subnet of 2001:db8::5"; got != want {
+	if got, want := New([]Node{node("n1", "eth0 192.0.2.0/24")}).None(&plain),
+		"of 1 node none can answer: 1 has no interface in the subnet of 2001:db8::5"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 	if got, want := New(nil).None(&plain), "the cluster has no node"; got != want {
@@ -328,19 +363,31 @@ func TestEligibilityOf(t *testing.T) {
 		ok       bool
 		why      string
 	}{
-		"L2":                          {cluster.Snapshot{}, from("lan", cluster.AnnounceL2), []cluster.Service{service("")}, "", true, ""},
-		"L2, and an advertisement":    {cluster.Snapshot{L2Advertisements: []*cluster.L2Advertisement{gold}}, from("lan", cluster.AnnounceL2), []cluster.Service{service("lead")}, "", true, ""},
-		"BGP":                         {cluster.Snapshot{}, from("lan", cluster.AnnounceBGP), nil, "", false, ""},
-		"BGP, and an advertisement":   {cluster.Snapshot{L2Advertisements: []*cluster.L2Advertisement{all}}, from("lan", cluster.AnnounceBGP), []cluster.Service{service("")}, "", false, ""},
-		"not known":                   {cluster.Snapshot{L2Advertisements: []*cluster.L2Advertisement{all}}, cluster.Origin{}, []cluster.Service{service("")}, "", false, ""},
-		"no advertisement":            {cluster.Snapshot{}, advertised, []cluster.Service{service("")}, "", false, ""},
-		"only a BGPAdvertisement":     {cluster.Snapshot{Advertisements: []*cluster.Advertisement{bgp}}, advertised, nil, "", false, ""},
-		"all":                         {cluster.Snapshot{L2Advertisements: []*cluster.L2Advertisement{all}}, advertised, []cluster.Service{service("")}, "all", true, ""},
-		"both kinds":                  {cluster.Snapshot{Advertisements: []*cluster.Advertisement{bgp}, L2Advertisements: []*cluster.L2Advertisement{all}}, advertised, []cluster.Service{service("")}, "all", true, ""},
-		"gold":                        {cluster.Snapshot{L2Advertisements: []*cluster.L2Advertisement{gold, silver}}, advertised, []cluster.Service{service("gold")}, "gold", true, ""},
-		"shared by gold and silver":   {cluster.Snapshot{L2Advertisements: []*cluster.L2Advertisement{gold, silver}}, advertised, []cluster.Service{service("silver"), service("gold")}, "gold, silver", true, ""},
-		"an advertisement of another": {cluster.Snapshot{L2Advertisements: []*cluster.L2Advertisement{gold}}, from("wan", cluster.AnnounceAdvertised), []cluster.Service{service("gold")}, "", false, ""},
-		"lead": {cluster.Snapshot{L2Advertisements: []*cluster.L2Advertisement{gold, silver}}, advertised, []cluster.Service{service("lead")}, "", false,
+		"L2": {cluster.Snapshot{}, from("lan", cluster.AnnounceL2),
+			[]cluster.Service{service("")}, "", true, ""},
+		"L2, and an advertisement": {cluster.Snapshot{L2Advertisements: []*cluster.L2Advertisement{gold}},
+			from("lan", cluster.AnnounceL2), []cluster.Service{service("lead")}, "", true, ""},
+		"BGP": {cluster.Snapshot{}, from("lan", cluster.AnnounceBGP), nil, "", false, ""},
+		"BGP, and an advertisement": {cluster.Snapshot{L2Advertisements: []*cluster.L2Advertisement{all}},
+			from("lan", cluster.AnnounceBGP), []cluster.Service{service("")}, "", false, ""},
+		"not known": {cluster.Snapshot{L2Advertisements: []*cluster.L2Advertisement{all}},
+			cluster.Origin{}, []cluster.Service{service("")}, "", false, ""},
+		"no advertisement": {cluster.Snapshot{}, advertised, []cluster.Service{service("")}, "", false, ""},
+		"only a BGPAdvertisement": {cluster.Snapshot{Advertisements: []*cluster.Advertisement{bgp}}, advertised,
+			nil, "", false, ""},
+		"all": {cluster.Snapshot{L2Advertisements: []*cluster.L2Advertisement{all}}, advertised,
+			[]cluster.Service{service("")}, "all", true, ""},
+		"both kinds": {cluster.Snapshot{Advertisements: []*cluster.Advertisement{bgp},
+			L2Advertisements: []*cluster.L2Advertisement{all}}, advertised, []cluster.Service{service("")}, "all", true,
+			""},
+		"gold": {cluster.Snapshot{L2Advertisements: []*cluster.L2Advertisement{gold, silver}},
+			advertised, []cluster.Service{service("gold")}, "gold", true, ""},
+		"shared by gold and silver": {cluster.Snapshot{L2Advertisements: []*cluster.L2Advertisement{gold, silver}},
+			advertised, []cluster.Service{service("silver"), service("gold")}, "gold, silver", true, ""},
+		"an advertisement of another": {cluster.Snapshot{L2Advertisements: []*cluster.L2Advertisement{gold}},
+			from("wan", cluster.AnnounceAdvertised), []cluster.Service{service("gold")}, "", false, ""},
+		"lead": {cluster.Snapshot{L2Advertisements: []*cluster.L2Advertisement{gold, silver}}, advertised,
+			[]cluster.Service{service("lead")}, "", false,
 			"the serviceSelector of L2Advertisement gold, silver does not match the Service"},
 	} {
 		eligibility, ok, why := EligibilityOf(&tt.snap, tt.from, tt.services)
@@ -354,7 +401,8 @@ func TestEligibilityOf(t *testing.T) {
 func TestEligibilityAllowsNode(t *testing.T) {
 	snap := &cluster.Snapshot{Pools: []*cluster.Pool{{Name: "lan"}, {Name: "open", AllowL2Node: true}}}
 	for pool, want := range map[string]bool{"lan": false, "open": true, "gone": false, "": false} {
-		if e, _, _ := EligibilityOf(snap, cluster.Origin{Pool: pool, Announce: cluster.AnnounceL2}, nil); e.AllowNode != want {
+		if e, _, _ := EligibilityOf(snap, cluster.Origin{Pool: pool, Announce: cluster.AnnounceL2},
+			nil); e.AllowNode != want {
 			t.Errorf("pool %q: allowed %t, want %t", pool, e.AllowNode, want)
 		}
 	}
@@ -369,10 +417,14 @@ type onPort struct {
 // The nodes that can serve the ports of a Service with externalTrafficPolicy Local.
 func TestAddress(t *testing.T) {
 	endpoint := func(port, addr, node string, ready, serving, terminating bool) onPort {
-		return onPort{port, cluster.Endpoint{Addr: netip.MustParseAddr(addr), Node: node, Ready: ready, Serving: serving, Terminating: terminating}}
+		return onPort{port, cluster.Endpoint{
+			Addr: netip.MustParseAddr(addr), Node: node, Ready: ready, Serving: serving, Terminating: terminating,
+		}}
 	}
 	local := func(pin string, list ...onPort) cluster.Service {
-		s := cluster.Service{Spec: &cluster.Spec{ExternalTrafficPolicy: "Local", L2Node: pin}, Endpoints: &cluster.Endpoints{}}
+		s := cluster.Service{
+			Spec: &cluster.Spec{ExternalTrafficPolicy: "Local", L2Node: pin}, Endpoints: &cluster.Endpoints{},
+		}
 		for _, e := range list {
 			port := cluster.Port{Name: e.port, Protocol: "TCP", Port: 80}
 			i := slices.Index(s.Ports, port)
@@ -395,17 +447,28 @@ func TestAddress(t *testing.T) {
 		services []cluster.Service
 		want     string
 	}{
-		"ready":            {[]cluster.Service{local("", endpoint("", "10.0.0.1", "b", true, true, false), endpoint("", "10.0.0.2", "a", true, true, false))}, "[[a b]] false "},
-		"other family":     {[]cluster.Service{local("", endpoint("", "fd00::1", "a", true, true, false), endpoint("", "10.0.0.2", "b", true, true, false))}, "[[b]] false "},
-		"terminating":      {[]cluster.Service{local("", endpoint("", "10.0.0.1", "a", false, true, true), endpoint("", "10.0.0.2", "b", false, false, true))}, "[[a]] false "},
-		"one ready":        {[]cluster.Service{local("", endpoint("", "10.0.0.1", "a", false, true, true), endpoint("", "10.0.0.2", "b", true, true, false))}, "[[b]] false "},
-		"by port":          {[]cluster.Service{local("", endpoint("x", "10.0.0.1", "a", false, true, true), endpoint("y", "10.0.0.2", "b", true, true, false))}, "[[a] [b]] false "},
-		"without a node":   {[]cluster.Service{local("", endpoint("", "10.0.0.1", "", true, true, false))}, "[] false "},
-		"dead":             {[]cluster.Service{local("", endpoint("", "10.0.0.1", "dead", true, true, false), endpoint("", "10.0.0.2", "b", false, true, true))}, "[[b]] false "},
-		"only dead":        {[]cluster.Service{local("", endpoint("", "10.0.0.1", "dead", true, true, false))}, "[[dead]] false "},
-		"no node can":      {[]cluster.Service{local("", endpoint("", "10.0.0.1", "a", false, true, false))}, "[] false "},
-		"shared":           {[]cluster.Service{local("n6", endpoint("", "10.0.0.1", "a", true, true, false)), everywhere}, "[[a]] true n6"},
-		"no slices at all": {[]cluster.Service{{Spec: &cluster.Spec{ExternalTrafficPolicy: "Local"}}, everywhere}, "[] true n7"},
+		"ready": {[]cluster.Service{local("", endpoint("", "10.0.0.1", "b", true, true, false),
+			endpoint("", "10.0.0.2", "a", true, true, false))}, "[[a b]] false "},
+		"other family": {[]cluster.Service{local("", endpoint("", "fd00::1", "a", true, true, false),
+			endpoint("", "10.0.0.2", "b", true, true, false))}, "[[b]] false "},
+		"terminating": {[]cluster.Service{local("", endpoint("", "10.0.0.1", "a", false, true, true),
+			endpoint("", "10.0.0.2", "b", false, false, true))}, "[[a]] false "},
+		"one ready": {[]cluster.Service{local("", endpoint("", "10.0.0.1", "a", false, true, true),
+			endpoint("", "10.0.0.2", "b", true, true, false))}, "[[b]] false "},
+		"by port": {[]cluster.Service{local("", endpoint("x", "10.0.0.1", "a", false, true, true),
+			endpoint("y", "10.0.0.2", "b", true, true, false))}, "[[a] [b]] false "},
+		"without a node": {[]cluster.Service{local("", endpoint("", "10.0.0.1", "", true, true, false))},
+			"[] false "},
+		"dead": {[]cluster.Service{local("", endpoint("", "10.0.0.1", "dead", true, true, false),
+			endpoint("", "10.0.0.2", "b", false, true, true))}, "[[b]] false "},
+		"only dead": {[]cluster.Service{local("", endpoint("", "10.0.0.1", "dead", true, true, false))},
+			"[[dead]] false "},
+		"no node can": {[]cluster.Service{local("", endpoint("", "10.0.0.1", "a", false, true, false))},
+			"[] false "},
+		"shared": {[]cluster.Service{local("n6", endpoint("", "10.0.0.1", "a", true, true, false)),
+			everywhere}, "[[a]] true n6"},
+		"no slices at all": {[]cluster.Service{{Spec: &cluster.Spec{ExternalTrafficPolicy: "Local"}}, everywhere},
+			"[] true n7"},
 	} {
 		a := e.Address(vip, Eligibility{AllowNode: true}, tt.services, &cluster.Claim{Node: "n1"})
 		if got := fmt.Sprintf("%v %t %s", a.Local, a.Anywhere, a.Pinned); got != tt.want || a.Preferred != "n1" {
@@ -417,7 +480,8 @@ func TestAddress(t *testing.T) {
 	}
 	ready := local("", endpoint("", "10.0.0.1", "a", false, false, false))
 	ready.PublishNotReady = true
-	if a := e.Address(vip, Eligibility{}, []cluster.Service{ready}, nil); fmt.Sprint(a.Local) != "[[a]]" || a.Preferred != "" {
+	if a := e.Address(vip, Eligibility{}, []cluster.Service{ready}, nil); fmt.Sprint(a.Local) != "[[a]]" ||
+		a.Preferred != "" {
 		t.Errorf("not ready, but published: %v %q", a.Local, a.Preferred)
 	}
 }
@@ -446,7 +510,8 @@ func TestAllNodesElectTheSame(t *testing.T) {
 		if rank[0] == "goes" {
 			owned++
 		}
-		if rest := slices.DeleteFunc(slices.Clone(rank), func(n string) bool { return n == "goes" }); !slices.Equal(rest, after) {
+		if rest := slices.DeleteFunc(slices.Clone(rank),
+			func(n string) bool { return n == "goes" }); !slices.Equal(rest, after) {
 			t.Fatalf("%s: %v, and without one of them %v", a.Addr, rank, after)
 		}
 	}
@@ -458,10 +523,15 @@ func TestAllNodesElectTheSame(t *testing.T) {
 }
 
 func TestRelevant(t *testing.T) {
-	pool := &cluster.Pool{Ranges: []netipx.IPRange{netipx.MustParseIPRange("192.0.2.0-192.0.2.63"), netipx.MustParseIPRange("2001:db8:0:1::-2001:db8:0:1::ffff")}}
-	snap := &cluster.Snapshot{Pools: []*cluster.Pool{pool}, L2Advertisements: []*cluster.L2Advertisement{advertisement("x", "eth9", "cali*")}, Assignments: cluster.AssignmentSet(
-		cluster.Assignment{Addr: netip.MustParseAddr("192.0.2.5"), Pool: "lan"}, cluster.Assignment{Addr: netip.MustParseAddr("203.0.113.7"), From: cluster.Origin{Announce: cluster.AnnounceL2}}, // The pool of the latter was removed.
-	)}
+	pool := &cluster.Pool{Ranges: []netipx.IPRange{netipx.MustParseIPRange("192.0.2.0-192.0.2.63"),
+		netipx.MustParseIPRange("2001:db8:0:1::-2001:db8:0:1::ffff")}}
+	snap := &cluster.Snapshot{Pools: []*cluster.Pool{pool},
+		L2Advertisements: []*cluster.L2Advertisement{advertisement("x", "eth9", "cali*")},
+		Assignments: cluster.AssignmentSet(
+			cluster.Assignment{Addr: netip.MustParseAddr("192.0.2.5"), Pool: "lan"},
+			cluster.Assignment{Addr: netip.MustParseAddr("203.0.113.7"),
+				From: cluster.Origin{Announce: cluster.AnnounceL2}}, // The pool of the latter was removed.
+		)}
 	for text, want := range map[string]bool{
 		"eth0 192.0.2.0/24":             true,
 		"eth0 192.0.2.32/28":            true,

@@ -21,7 +21,8 @@ type Eligibility struct {
 // pool's announce is L2, or it is Advertised and an L2Advertisement selects the pool and
 // one of the Services. If an L2Advertisement selects the pool only, why says what is
 // missing. It reads the L2Advertisements and Pools of snap.
-func EligibilityOf(snap *cluster.Snapshot, from cluster.Origin, services []cluster.Service) (t Eligibility, ok bool, why string) {
+func EligibilityOf(snap *cluster.Snapshot, from cluster.Origin,
+	services []cluster.Service) (t Eligibility, ok bool, why string) {
 	t.AllowNode = cluster.PoolNamed(snap.Pools, from.Pool).PermitsL2Node()
 	if from.Announce != cluster.AnnounceAdvertised {
 		return t, from.Announce == cluster.AnnounceL2, ""
@@ -43,7 +44,8 @@ func EligibilityOf(snap *cluster.Snapshot, from cluster.Origin, services []clust
 	case len(t.By) != 0:
 		return t, true, ""
 	case len(about) != 0:
-		return t, false, fmt.Sprintf("the serviceSelector of L2Advertisement %s does not match the Service", strings.Join(about, ", "))
+		return t, false, fmt.Sprintf("the serviceSelector of L2Advertisement %s does not match the Service",
+			strings.Join(about, ", "))
 	}
 	return t, false, ""
 }

@@ -74,7 +74,8 @@ func (w Writer) Repeat(ctx context.Context, e *eventsv1.Event, s eventsv1.EventS
 	if err != nil {
 		return err
 	}
-	err = w.Client.Patch(types.MergePatchType).Namespace(e.Namespace).Resource("events").Name(e.Name).Body(body).Do(ctx).Error()
+	err = w.Client.Patch(types.MergePatchType).Namespace(e.Namespace).Resource("events").Name(e.Name).Body(body).Do(
+		ctx).Error()
 	if apierrors.IsNotFound(err) {
 		return w.Create(ctx, e)
 	}
@@ -83,7 +84,8 @@ func (w Writer) Repeat(ctx context.Context, e *eventsv1.Event, s eventsv1.EventS
 
 // judge returns the errors of attempts that are worth repeating, and logs the others.
 func (w Writer) judge(e *eventsv1.Event, err error) error {
-	about := []any{"object", e.Regarding.Kind + " " + e.Regarding.Namespace + "/" + e.Regarding.Name, "reason", e.Reason}
+	about := []any{"object", e.Regarding.Kind + " " + e.Regarding.Namespace + "/" + e.Regarding.Name, "reason",
+		e.Reason}
 	switch {
 	case err == nil || apierrors.IsAlreadyExists(err): // the answer to an earlier attempt was lost
 		return nil

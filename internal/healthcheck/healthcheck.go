@@ -40,7 +40,8 @@ type Failure struct {
 }
 
 func (f Failure) Error() string {
-	return fmt.Sprintf("service %s/%s: healthCheckNodePort %d over IPv%d: %v", f.Namespace, f.Name, f.Port, f.Family, f.Err)
+	return fmt.Sprintf("service %s/%s: healthCheckNodePort %d over IPv%d: %v", f.Namespace, f.Name, f.Port, f.Family,
+		f.Err)
 }
 
 func (f Failure) Unwrap() error { return f.Err }
@@ -87,7 +88,8 @@ func (s *Server) Set(ctx context.Context, checks []Check) []Failure {
 	var failed []Failure
 	for _, c := range checks {
 		if first, taken := want[c.endpoint()]; taken {
-			failed = append(failed, Failure{c, fmt.Errorf("%s/%s has the same port; give one of the two another", first.Namespace, first.Name)})
+			failed = append(failed, Failure{c, fmt.Errorf("%s/%s has the same port; give one of the two another",
+				first.Namespace, first.Name)})
 			continue
 		}
 		want[c.endpoint()] = c
@@ -124,9 +126,11 @@ func (s *Server) serve(ctx context.Context, c Check) error {
 		l = &listener{}
 		// Any client that reaches the node may ask: limit how long it holds a connection.
 		l.server = &http.Server{
-			Handler:     http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { write(w, l.check.Load(), s.healthy()) }),
-			ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10,
-			ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+			Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				write(w, l.check.Load(), s.healthy())
+			}),
+			ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+			MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 		}
 		l.check.Store(&c)
 		s.open[c.endpoint()] = l

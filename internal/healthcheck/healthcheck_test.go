@@ -148,7 +148,8 @@ func portInUse(t *testing.T) {
 	double := Check{Namespace: "shop", Name: "double", Port: port + 1, Family: IPv4, Endpoints: 1}
 	checks := []Check{web(IPv4, 1), web(IPv6, 1), other, double}
 	failed := s.Set(t.Context(), checks)
-	if len(failed) != 2 || failed[0].Name != "double" || failed[1].Check != web(IPv4, 1) || !errors.Is(failed[1], syscall.EADDRINUSE) {
+	if len(failed) != 2 || failed[0].Name != "double" || failed[1].Check != web(IPv4, 1) ||
+		!errors.Is(failed[1], syscall.EADDRINUSE) {
 		t.Fatalf("failures: %v", failed)
 	}
 	for _, want := range []string{"shop/web", fmt.Sprint(port), "IPv4", "in use"} {

@@ -71,7 +71,8 @@ func (h *HoldDown) Update(able bool, answered func() bool, now time.Time) (retur
 
 // begin starts a hold-down. Leaving on purpose is no failure, and does not lengthen the next one.
 func (h *HoldDown) begin(now time.Time) {
-	h.failures = slices.DeleteFunc(slices.Clone(h.failures), func(f time.Time) bool { return now.Sub(f) > failureWindow })
+	h.failures = slices.DeleteFunc(slices.Clone(h.failures),
+		func(f time.Time) bool { return now.Sub(f) > failureWindow })
 	length := holdDownMin
 	for range h.failures {
 		length = min(2*length, holdDownMax)

@@ -12,7 +12,9 @@ import (
 
 func TestInterfacesRoundTrip(t *testing.T) {
 	list := []cluster.Interface{
-		{Name: "eth0", MAC: [6]byte{2, 0, 0, 0, 0, 1}, Prefixes: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("192.0.2.128/25"), netip.MustParsePrefix("2001:db8::/61"), netip.MustParsePrefix("2001:db8::1/128")}},
+		{Name: "eth0", MAC: [6]byte{2, 0, 0, 0, 0, 1},
+			Prefixes: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("192.0.2.128/25"),
+				netip.MustParsePrefix("2001:db8::/61"), netip.MustParsePrefix("2001:db8::1/128")}},
 		{Name: "an-interface-15"},
 	}
 	b, left := EncodeInterfaces(list)
@@ -32,7 +34,9 @@ func TestInterfacesRoundTrip(t *testing.T) {
 func TestTooManyInterfacesOmitted(t *testing.T) {
 	var list []cluster.Interface
 	for i := range 100 {
-		list = append(list, cluster.Interface{Name: fmt.Sprintf("vlan%d", i), Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}})
+		list = append(list, cluster.Interface{
+			Name: fmt.Sprintf("vlan%d", i), Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")},
+		})
 	}
 	b, left := EncodeInterfaces(list)
 	got, err := DecodeInterfaces(b)
@@ -42,7 +46,8 @@ func TestTooManyInterfacesOmitted(t *testing.T) {
 }
 
 func FuzzInterfaces(f *testing.F) {
-	b, _ := EncodeInterfaces([]cluster.Interface{{Name: "eth0", Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}})
+	b, _ := EncodeInterfaces([]cluster.Interface{{Name: "eth0",
+		Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}})
 	f.Add(b)
 	f.Add([]byte{metaVersion, 200})
 	f.Add([]byte{2, 1})

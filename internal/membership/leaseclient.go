@@ -33,7 +33,8 @@ type LeaseClient struct {
 
 // NewLeaseClient returns a client for the Leases of a namespace, each named after its node.
 func NewLeaseClient(c *rest.Config, namespace string) (*LeaseClient, error) {
-	client, err := apigroup.Client(c, nil, apigroup.Scheme(coordinationv1.AddToScheme), coordinationv1.SchemeGroupVersion)
+	client, err := apigroup.Client(c, nil, apigroup.Scheme(coordinationv1.AddToScheme),
+		coordinationv1.SchemeGroupVersion)
 	if err != nil {
 		return nil, fmt.Errorf("leases: %w", err)
 	}
@@ -74,30 +75,37 @@ func nodeHash(node string) string {
 }
 
 func (r leaseRecord) annotations() map[string]string {
-	return map[string]string{interfacesAnnotation: base64.StdEncoding.EncodeToString(r.meta), releasedAnnotation: r.released}
+	return map[string]string{
+		interfacesAnnotation: base64.StdEncoding.EncodeToString(r.meta), releasedAnnotation: r.released,
+	}
 }
 
 // renew renews a node's Lease, or creates it. Its owner is the Node, so that it is deleted with
 // it.
-func (l *LeaseClient) renew(ctx context.Context, node string, uid types.UID, interval time.Duration, record leaseRecord) error {
+func (l *LeaseClient) renew(ctx context.Context, node string, uid types.UID, interval time.Duration,
+	record leaseRecord) error {
 	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
 	defer cancel()
 	now := metav1.NowMicro()
 	seconds := int32(leaseValidity * max(interval, idleInterval) / time.Second)
 	body, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"annotations": record.annotations(), "labels": map[string]string{nodeLabel: nodeHash(node)}},
-		"spec":     map[string]any{"renewTime": now, "holderIdentity": node, "leaseDurationSeconds": seconds},
+		"metadata": map[string]any{
+			"annotations": record.annotations(), "labels": map[string]string{nodeLabel: nodeHash(node)},
+		},
+		"spec": map[string]any{"renewTime": now, "holderIdentity": node, "leaseDurationSeconds": seconds},
 	})
 	if err != nil {
 		return err
 	}
-	err = l.client.Patch(types.MergePatchType).Namespace(l.namespace).Resource("leases").Name(node).Body(body).Do(ctx).Error()
+	err = l.client.Patch(types.MergePatchType).Namespace(l.namespace).Resource("leases").Name(node).Body(body).Do(ctx).
+		Error()
 	if !apierrors.IsNotFound(err) {
 		return err
 	}
 	lease := &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: node, Namespace: l.namespace, Annotations: record.annotations(), Labels: map[string]string{nodeLabel: nodeHash(node)},
+			Name: node, Namespace: l.namespace, Annotations: record.annotations(),
+			Labels:          map[string]string{nodeLabel: nodeHash(node)},
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node, UID: uid}},
 		},
 		Spec: coordinationv1.LeaseSpec{HolderIdentity: &node, LeaseDurationSeconds: &seconds, RenewTime: &now},
@@ -130,7 +138,8 @@ func (l *LeaseClient) watch(ctx context.Context, nodes []string, seen func(node 
 			if e.Type == apiwatch.Error {
 				return apierrors.FromObject(e.Object)
 			}
-			if lease, ok := e.Object.(*coordinationv1.Lease); ok && e.Type != apiwatch.Deleted && lease.Spec.RenewTime != nil {
+			if lease, ok := e.Object.(*coordinationv1.Lease); ok && e.Type != apiwatch.Deleted &&
+				lease.Spec.RenewTime != nil {
 				seen(lease.Name, recordOf(lease))
 			}
 		}

@@ -48,7 +48,8 @@ func TestLeaseClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if err := l.renew(t.Context(), "n1", "uid-n1", 5*time.Second, leaseRecord{meta: []byte{1, 2}, released: "7"}); err != nil {
+		if err := l.renew(t.Context(), "n1", "uid-n1", 5*time.Second,
+			leaseRecord{meta: []byte{1, 2}, released: "7"}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -86,8 +87,11 @@ func TestLeaseClient(t *testing.T) {
 	if err := json.Unmarshal([]byte("{"+body), &made); err != nil {
 		t.Fatal(err)
 	}
-	if o := made.Metadata.OwnerReferences; len(o) != 1 || o[0].Kind != "Node" || o[0].Name != "n1" || o[0].UID != "uid-n1" ||
-		fmt.Sprint(made.Metadata.Annotations) != "map[fanfare.io/interfaces:AQI= fanfare.io/released:7]" || made.Spec.HolderIdentity != "n1" || made.Metadata.Labels["fanfare.io/node-hash"] != "8b37b07b558d4c0" || made.Spec.LeaseDurationSeconds != 180 || made.Spec.RenewTime.IsZero() {
+	if o := made.Metadata.OwnerReferences; len(o) != 1 || o[0].Kind != "Node" || o[0].Name != "n1" ||
+		o[0].UID != "uid-n1" ||
+		fmt.Sprint(made.Metadata.Annotations) != "map[fanfare.io/interfaces:AQI= fanfare.io/released:7]" ||
+		made.Spec.HolderIdentity != "n1" || made.Metadata.Labels["fanfare.io/node-hash"] != "8b37b07b558d4c0" ||
+		made.Spec.LeaseDurationSeconds != 180 || made.Spec.RenewTime.IsZero() {
 		t.Errorf("made %+v", made)
 	}
 }

@@ -73,8 +73,9 @@ func newLeases(node string, c *LeaseClient, interval time.Duration, log *slog.Lo
 	if interval == 0 {
 		c = nil
 	}
-	return &leases{node: node, client: c, interval: interval, log: log, changed: make(chan struct{}, 1), now: make(chan struct{}, 1),
-		ctx: ctx, cancel: cancel, record: leaseRecord{meta: none}, stopWatch: func() {}, hurry: make(chan struct{}, 1), states: map[string]leaseState{}}
+	return &leases{node: node, client: c, interval: interval, log: log, changed: make(chan struct{}, 1),
+		now: make(chan struct{}, 1), ctx: ctx, cancel: cancel, record: leaseRecord{meta: none}, stopWatch: func() {},
+		hurry: make(chan struct{}, 1), states: map[string]leaseState{}}
 }
 
 // run renews this node's Lease until ctx ends. While the API server is unreachable it retries
@@ -189,7 +190,8 @@ func (l *leases) renew(ctx context.Context) {
 		l.renewed = time.Now()
 	}
 	if refused := apierrors.APIStatus(nil); errors.As(err, &refused) {
-		l.renewError = fmt.Sprintf("the Lease of this node is not renewed, so that nodes that gossip does not reach take it for dead: %v", err)
+		l.renewError = fmt.Sprintf("the Lease of this node is not renewed, so that nodes that gossip does not reach "+
+			"take it for dead: %v", err)
 	}
 }
 

@@ -68,11 +68,13 @@ func (r *registry) RoundTrip(q *http.Request) (*http.Response, error) {
 		if err != nil {
 			return nil, err
 		}
-		return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: r.watch(q.Context(), selector)}, nil
+		return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}},
+			Body: r.watch(q.Context(), selector)}, nil
 	case r.refusal != nil:
 		return statusResponse(r.refusal), nil
 	case q.Method == http.MethodPatch && r.leases[path.Base(q.URL.Path)] == nil:
-		return statusResponse(apierrors.NewNotFound(schema.GroupResource{Resource: "leases"}, path.Base(q.URL.Path))), nil
+		return statusResponse(apierrors.NewNotFound(schema.GroupResource{Resource: "leases"}, path.Base(q.URL.Path))),
+			nil
 	}
 	lease := &coordinationv1.Lease{}
 	if err := json.NewDecoder(q.Body).Decode(lease); err != nil {
@@ -100,7 +102,10 @@ func statusResponse(err *apierrors.StatusError) *http.Response {
 
 func jsonResponse(code int, object any) *http.Response {
 	body, _ := json.Marshal(object)
-	return &http.Response{StatusCode: code, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(body))}
+	return &http.Response{
+		StatusCode: code, Header: http.Header{"Content-Type": {"application/json"}},
+		Body: io.NopCloser(bytes.NewReader(body)),
+	}
 }
 
 // A registryWatcher receives the Leases that match; nil ends it.
@@ -133,7 +138,8 @@ func (r *registry) watch(ctx context.Context, selector labels.Selector) io.ReadC
 			case <-ctx.Done():
 				return
 			case lease := <-c:
-				if lease == nil || json.NewEncoder(in).Encode(map[string]any{"type": "MODIFIED", "object": lease}) != nil {
+				if lease == nil || json.NewEncoder(in).Encode(map[string]any{"type": "MODIFIED", "object": lease}) !=
+					nil {
 					return
 				}
 			}
@@ -177,7 +183,8 @@ func TestLeaseShowsAlive(t *testing.T) {
 		other.watchOnly([]string{"n1"}, 2) // it does not hear n1 either
 		view := &gossip.View{Members: []gossip.Member{{Node: "n1"}, {Node: "n2", State: gossip.Dead, Since: died}}}
 		state := func() string {
-			m, _ := membersOf(view, l.watchOnly(unreachableNodes(view, &cluster.Snapshot{}, "n1"), 2), l.validity(), time.Now()).Find("n2")
+			m, _ := membersOf(view, l.watchOnly(unreachableNodes(view, &cluster.Snapshot{}, "n1"), 2), l.validity(),
+				time.Now()).Find("n2")
 			return m.State()
 		}
 		becomes := func(want string, within time.Duration) time.Duration {
@@ -328,7 +335,8 @@ func TestLeaseRenewError(t *testing.T) {
 		api.refusal = apierrors.NewForbidden(schema.GroupResource{Resource: "leases"}, "x", errors.New("no role"))
 		api.mu.Unlock()
 		<-time.After(2 * time.Second)
-		if got := l.problem(); !strings.Contains(got, "the Lease of this node is not renewed") || !strings.Contains(got, "no role") {
+		if got := l.problem(); !strings.Contains(got, "the Lease of this node is not renewed") ||
+			!strings.Contains(got, "no role") {
 			t.Errorf("API server that rejects the Lease: %q", got)
 		}
 		cancel()
@@ -388,7 +396,9 @@ func TestLeaseRate(t *testing.T) {
 // A thousand nodes do not renew their Leases at once when one of them falls silent.
 func TestLeaseSpread(t *testing.T) {
 	l := newRegistry().newLeases(t, "n1", 5*time.Second)
-	for members, want := range map[int]time.Duration{2: minRenewPause, 100: 500 * time.Millisecond, 1000: 5 * time.Second, 5000: 5 * time.Second} {
+	for members, want := range map[int]time.Duration{
+		2: minRenewPause, 100: 500 * time.Millisecond, 1000: 5 * time.Second, 5000: 5 * time.Second,
+	} {
 		if l.members = members; l.spread() != want {
 			t.Errorf("%d members: %s, want %s", members, l.spread(), want)
 		}

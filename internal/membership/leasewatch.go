@@ -96,7 +96,9 @@ func (l *leases) takeReleased() bool {
 // watch is restarted: a watch may fail without an error, and a new one begins with the current
 // content.
 func (l *leases) watch(ctx context.Context, nodes []string) {
-	retry := &backoff.ExponentialBackOff{InitialInterval: time.Second, RandomizationFactor: 0.5, Multiplier: 2, MaxInterval: 5 * time.Second}
+	retry := &backoff.ExponentialBackOff{
+		InitialInterval: time.Second, RandomizationFactor: 0.5, Multiplier: 2, MaxInterval: 5 * time.Second,
+	}
 	retry.Reset()
 	for ctx.Err() == nil {
 		attempt, restart := context.WithCancel(ctx)

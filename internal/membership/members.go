@@ -54,7 +54,8 @@ func (m *Members) Find(node string) (found Member, ok bool) {
 	if m == nil {
 		return Member{}, false
 	}
-	i, ok := slices.BinarySearchFunc(m.Nodes, node, func(m Member, node string) int { return strings.Compare(m.Node, node) })
+	i, ok := slices.BinarySearchFunc(m.Nodes, node,
+		func(m Member, node string) int { return strings.Compare(m.Node, node) })
 	if !ok {
 		return Member{}, false
 	}

@@ -40,7 +40,8 @@ func TestMembersOf(t *testing.T) {
 				leases["n2"] = leaseState{renewed: at(tt.renewal), absent: absent}
 			}
 			m, _ := membersOf(v, leases, 15*time.Second, at(tt.now)).Find("n2")
-			if got := m.State(); got != tt.want || !m.Since.Equal(at(100)) || m.Absent != (absent && tt.want == "dead") {
+			if got := m.State(); got != tt.want || !m.Since.Equal(at(100)) ||
+				m.Absent != (absent && tt.want == "dead") {
 				t.Errorf("%+v, absent %v: %s, %+v", tt, absent, got, m)
 			}
 		}
@@ -56,18 +57,24 @@ func TestMembersByLease(t *testing.T) {
 	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
 	one, _ := EncodeInterfaces([]cluster.Interface{{Name: "eth0"}})
 	none, _ := EncodeInterfaces(nil)
-	v := &gossip.View{Members: []gossip.Member{{Node: "n1"}, {Node: "n3", State: gossip.Dead, Since: at(100), Meta: one}}}
+	v := &gossip.View{Members: []gossip.Member{{Node: "n1"},
+		{Node: "n3", State: gossip.Dead, Since: at(100), Meta: one}}}
 	for name, tt := range map[string]struct {
 		seen map[string]leaseState
 		want string
 	}{
 		"no Lease":                  {nil, "n1 alive 0, n3 dead 1"},
 		"a Lease of an old release": {map[string]leaseState{"n3": {renewed: at(110)}}, "n1 alive 0, n3 lease 1"},
-		"it has lost them":          {map[string]leaseState{"n3": {renewed: at(110), record: leaseRecord{meta: none}}}, "n1 alive 0, n3 lease 0"},
-		"lost, and it is dead":      {map[string]leaseState{"n3": {renewed: at(90), record: leaseRecord{meta: none}}}, "n1 alive 0, n3 dead 1"},
-		"never a member":            {map[string]leaseState{"n2": {renewed: at(110), since: at(50), record: leaseRecord{meta: one}}}, "n1 alive 0, n2 lease 1, n3 dead 1"},
-		"never a member, expired":   {map[string]leaseState{"n2": {renewed: at(90), record: leaseRecord{meta: one}}}, "n1 alive 0, n3 dead 1"},
-		"not seen to be renewed":    {map[string]leaseState{"n2": {since: at(50), record: leaseRecord{meta: one}}}, "n1 alive 0, n3 dead 1"},
+		"it has lost them": {map[string]leaseState{"n3": {renewed: at(110), record: leaseRecord{meta: none}}},
+			"n1 alive 0, n3 lease 0"},
+		"lost, and it is dead": {map[string]leaseState{"n3": {renewed: at(90), record: leaseRecord{meta: none}}},
+			"n1 alive 0, n3 dead 1"},
+		"never a member": {map[string]leaseState{"n2": {renewed: at(110), since: at(50),
+			record: leaseRecord{meta: one}}}, "n1 alive 0, n2 lease 1, n3 dead 1"},
+		"never a member, expired": {map[string]leaseState{"n2": {renewed: at(90), record: leaseRecord{meta: one}}},
+			"n1 alive 0, n3 dead 1"},
+		"not seen to be renewed": {map[string]leaseState{"n2": {since: at(50), record: leaseRecord{meta: one}}},
+			"n1 alive 0, n3 dead 1"},
 	} {
 		var got []string
 		for _, m := range membersOf(v, tt.seen, 15*time.Second, at(111)).Nodes {
@@ -82,8 +89,10 @@ func TestMembersByLease(t *testing.T) {
 // With Layer 2, nodes that were never members count as unreachable, unless they are excluded
 // from answering for addresses.
 func TestUnreachableNodes(t *testing.T) {
-	v := &gossip.View{Members: []gossip.Member{{Node: "n1"}, {Node: "n2", State: gossip.Left}, {Node: "n3", State: gossip.Dead}, {Node: "n4"}}}
-	snap := &cluster.Snapshot{Nodes: []*cluster.Node{{Name: "n0"}, {Name: "n1"}, {Name: "n2"}, {Name: "n3"}, {Name: "n4"}, {Name: "n5", Excluded: true}}}
+	v := &gossip.View{Members: []gossip.Member{{Node: "n1"}, {Node: "n2", State: gossip.Left},
+		{Node: "n3", State: gossip.Dead}, {Node: "n4"}}}
+	snap := &cluster.Snapshot{Nodes: []*cluster.Node{{Name: "n0"}, {Name: "n1"}, {Name: "n2"}, {Name: "n3"},
+		{Name: "n4"}, {Name: "n5", Excluded: true}}}
 	if got := fmt.Sprint(unreachableNodes(v, snap, "n1")); got != "[n3]" {
 		t.Errorf("without L2: %s", got)
 	}

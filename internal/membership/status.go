@@ -46,7 +46,9 @@ func (t *Tracker) Status(m *Members) *Status {
 	}
 	s := &Status{Problems: t.gossip.Problems()}
 	if n := t.omitted.Load(); n > 0 {
-		s.Problems = append(s.Problems, fmt.Sprintf("%d interfaces of this node are unknown to the other nodes, since too many are in subnets of pools: this node answers for no address on them; name fewer in spec.interfaces of the L2Advertisements", n))
+		s.Problems = append(s.Problems, fmt.Sprintf(
+			"%d interfaces of this node are unknown to the other nodes, since too many are in subnets of pools: this "+
+				"node answers for no address on them; name fewer in spec.interfaces of the L2Advertisements", n))
 	}
 	if problem := t.leases.problem(); problem != "" {
 		s.Problems = append(s.Problems, problem)
@@ -62,10 +64,14 @@ func (t *Tracker) Status(m *Members) *Status {
 		}
 	}
 	if list := m.LongByLease(time.Now()); len(list) > 0 {
-		s.Problems = append(s.Problems, fmt.Sprintf("gossip does not reach nodes %s, which renew their Leases; is port %d open between nodes, UDP and TCP?", cluster.Enumerate(namesOf(list)), t.gossip.Port))
+		s.Problems = append(s.Problems, fmt.Sprintf(
+			"gossip does not reach nodes %s, which renew their Leases; is port %d open between nodes, UDP and TCP?",
+			cluster.Enumerate(namesOf(list)), t.gossip.Port))
 	}
 	if dead := m.Dead(t.gossip.Node); len(dead) > 0 && len(s.LeftOut) == 0 {
-		s.Problems = append(s.Problems, fmt.Sprintf("%s of %d nodes do not respond: half or more, so this node itself may be cut off; their endpoints are used as before", cluster.Enumerate(namesOf(dead)), len(m.Nodes)))
+		s.Problems = append(s.Problems, fmt.Sprintf(
+			"%s of %d nodes do not respond: half or more, so this node itself may be cut off; their "+
+				"endpoints are used as before", cluster.Enumerate(namesOf(dead)), len(m.Nodes)))
 	}
 	return s
 }

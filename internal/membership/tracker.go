@@ -61,7 +61,9 @@ func New(o Options) *Tracker {
 		return nil
 	}
 	return &Tracker{
-		gossip: gossip.New(gossip.Options{Node: o.Node, Port: o.Port, KeyFile: o.KeyFile, Log: o.Log, Registerer: o.Registerer}),
+		gossip: gossip.New(gossip.Options{
+			Node: o.Node, Port: o.Port, KeyFile: o.KeyFile, Log: o.Log, Registerer: o.Registerer,
+		}),
 		leases: newLeases(o.Node, o.Leases, o.LeaseInterval, o.Log),
 	}
 }

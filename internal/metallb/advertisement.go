@@ -30,7 +30,8 @@ func (c *converter) addAdvertisement(a *BGPAdvertisement) {
 	}
 	spec := v1alpha1.BGPAdvertisementSpec{
 		Pools: pools, Peers: peers, Communities: communities,
-		AggregationLength: unlessFull(a.Spec.AggregationLength, 32), AggregationLengthV6: unlessFull(a.Spec.AggregationLengthV6, 128),
+		AggregationLength:   unlessFull(a.Spec.AggregationLength, 32),
+		AggregationLengthV6: unlessFull(a.Spec.AggregationLengthV6, 128),
 	}
 	// MetalLB cannot say 0: that is its value for "unset".
 	if a.Spec.LocalPref != 0 {
@@ -39,7 +40,8 @@ func (c *converter) addAdvertisement(a *BGPAdvertisement) {
 	// No difference in the comparison, but in what clients see: MetalLB leaves unused addresses of an
 	// aggregate to the node's own routes, which often lead back to the router.
 	if spec.AggregationLength != nil || spec.AggregationLengthV6 != nil {
-		about.todo("spec.aggregationLength", "nodes of Fanfare reject traffic to addresses of the prefix that no Service has, and announce addresses of Services with externalTrafficPolicy Local one by one")
+		about.todo("spec.aggregationLength", "nodes of Fanfare reject traffic to addresses of the prefix that no "+
+			"Service has, and announce addresses of Services with externalTrafficPolicy Local one by one")
 	}
 	addParts(about, parts, &c.Advertisements, a, c.in.Advertisements, func(p part) *v1alpha1.BGPAdvertisement {
 		spec.NodeSelector, spec.ServiceSelector = p.nodes.selector(), p.services.selector()
@@ -63,7 +65,8 @@ func (c *converter) addL2Advertisement(a *L2Advertisement) {
 	// MetalLB answers for any address on any interface, also where hosts have no route to it. The
 	// nodes' subnets are not in any object, so that the user must compare them.
 	if len(spec.Interfaces) == 0 {
-		about.todo("spec.interfaces", "without a list, Fanfare answers on the interfaces that have the address's subnet, and MetalLB on all; for addresses of another subnet name the interfaces")
+		about.todo("spec.interfaces", "without a list, Fanfare answers on the interfaces that have the address's "+
+			"subnet, and MetalLB on all; for addresses of another subnet name the interfaces")
 	}
 	addParts(about, parts, &c.L2Advertisements, a, c.in.L2Advertisements, func(p part) *v1alpha1.L2Advertisement {
 		spec.NodeSelector, spec.ServiceSelector = p.nodes.selector(), p.services.selector()
@@ -76,7 +79,8 @@ func (c *converter) addL2Advertisement(a *L2Advertisement) {
 func (s subject) interfaces(names []string) (list []string, ok bool) {
 	for _, n := range names {
 		if strings.ContainsAny(n, "*?") {
-			s.lost("spec.interfaces", "%q is a name in MetalLB, and no interface has it; in Fanfare it would be a pattern, so it is left out", n)
+			s.lost("spec.interfaces", "%q is a name in MetalLB, and no interface has it; in Fanfare it would be a "+
+				"pattern, so it is left out", n)
 			continue
 		}
 		list = append(list, n)
@@ -110,7 +114,8 @@ func addParts[A, B metav1.Object](about subject, parts []part, out *[]A, of B, a
 		*out = append(*out, o)
 	}
 	if n := len(parts); n > 1 {
-		about.todo("spec.nodeSelectors, spec.serviceSelectors", "become %d advertisements with one selector each, which announce together what this one does", n)
+		about.todo("spec.nodeSelectors, spec.serviceSelectors",
+			"become %d advertisements with one selector each, which announce together what this one does", n)
 	}
 }
 
@@ -137,7 +142,9 @@ func (c *converter) communitiesOf(about subject, list []string) (values []string
 	for _, name := range list {
 		value := communityValue(c.in.Communities, name)
 		if _, ok := numbers(value); !ok {
-			about.lost("spec.communities", "%q is neither the name of a Community with a valid value nor a value such as 64500:1 or large:64500:1:2, so the object is not converted; define it, or write its value", name)
+			about.lost("spec.communities", "%q is neither the name of a Community with a valid value nor a value "+
+				"such as 64500:1 or large:64500:1:2, so the object is not converted; define it, or write its value",
+				name)
 			return nil, false
 		}
 		values = append(values, value)

@@ -48,7 +48,8 @@ func (a Announcement) key() Announcement {
 }
 
 func compareAnnouncements(a, b Announcement) int {
-	return cmp.Or(strings.Compare(a.Node, b.Node), strings.Compare(a.Peer, b.Peer), a.Prefix.Addr().Compare(b.Prefix.Addr()),
+	return cmp.Or(strings.Compare(a.Node, b.Node), strings.Compare(a.Peer, b.Peer),
+		a.Prefix.Addr().Compare(b.Prefix.Addr()),
 		cmp.Compare(a.Prefix.Bits(), b.Prefix.Bits()), strings.Compare(a.With, b.With))
 }
 
@@ -116,7 +117,8 @@ func (c *Cluster) balancers(o Options) (all []balancer) {
 // policy Cluster needs no nodeName: any ready endpoint will do.
 func (b *balancer) addReady(slice *discoveryv1.EndpointSlice) {
 	for _, e := range slice.Endpoints {
-		ready := e.Conditions.Ready == nil || *e.Conditions.Ready || e.Conditions.Serving != nil && *e.Conditions.Serving
+		ready := e.Conditions.Ready == nil || *e.Conditions.Ready ||
+			e.Conditions.Serving != nil && *e.Conditions.Serving
 		if !ready || len(e.Addresses) == 0 {
 			continue
 		}
@@ -157,7 +159,8 @@ func (c *Cluster) poolOf(addrs []netip.Addr) *IPAddressPool {
 			addEntry(&b, entry)
 		}
 		set, err := b.IPSet()
-		if err == nil && len(addrs) > 0 && !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return !set.Contains(a) }) {
+		if err == nil && len(addrs) > 0 && !slices.ContainsFunc(addrs,
+			func(a netip.Addr) bool { return !set.Contains(a) }) {
 			return p
 		}
 	}
@@ -200,7 +203,8 @@ func (c *Cluster) addRoutes(merged map[Announcement]bgp.Attributes, b balancer, 
 			continue
 		}
 		for _, p := range c.Peers {
-			if len(ad.Spec.Peers) > 0 && !slices.Contains(ad.Spec.Peers, p.Name) || !matchesAny(p.Spec.NodeSelectors, n.Labels) {
+			if len(ad.Spec.Peers) > 0 && !slices.Contains(ad.Spec.Peers, p.Name) ||
+				!matchesAny(p.Spec.NodeSelectors, n.Labels) {
 				continue
 			}
 			for _, addr := range b.addrs {
@@ -238,7 +242,8 @@ func (c *Cluster) answers(b balancer, n *corev1.Node) (all []Announcement) {
 	interfaces, everywhere := []string{}, false
 	for _, ad := range c.L2Advertisements {
 		if ad.Spec.selects(b, n) {
-			interfaces, everywhere = append(interfaces, ad.Spec.Interfaces...), everywhere || len(ad.Spec.Interfaces) == 0
+			interfaces, everywhere = append(interfaces, ad.Spec.Interfaces...),
+				everywhere || len(ad.Spec.Interfaces) == 0
 		}
 	}
 	with := ""
@@ -257,13 +262,15 @@ func (c *Cluster) answers(b balancer, n *corev1.Node) (all []Announcement) {
 // share an address have one node, and the two families of a Service, too.
 func (c *Cluster) candidates(b balancer) (nodes []*corev1.Node) {
 	for _, n := range c.Nodes {
-		ofService := slices.ContainsFunc(c.L2Advertisements, func(ad *L2Advertisement) bool { return ad.Spec.selects(b, n) })
+		ofService := slices.ContainsFunc(c.L2Advertisements,
+			func(ad *L2Advertisement) bool { return ad.Spec.selects(b, n) })
 		if usable(n) && ofService && (b.ready[n.Name] || !isLocal(b.service)) {
 			nodes = append(nodes, n)
 		}
 	}
 	slices.SortFunc(nodes, func(x, y *corev1.Node) int {
-		hx, hy := sha256.Sum256([]byte(x.Name+"#"+b.addrs[0].String())), sha256.Sum256([]byte(y.Name+"#"+b.addrs[0].String()))
+		hx, hy := sha256.Sum256([]byte(x.Name+"#"+b.addrs[0].String())),
+			sha256.Sum256([]byte(y.Name+"#"+b.addrs[0].String()))
 		return bytes.Compare(hx[:], hy[:])
 	})
 	return nodes
@@ -276,7 +283,8 @@ func (c *Cluster) with(a bgp.Attributes, s *BGPAdvertisementSpec) bgp.Attributes
 		if n, ok := numbers(communityValue(c.Communities, name)); ok && len(n) == 2 {
 			a.Communities = a.Communities.With(bgp.CommunitiesOf(bgp.Community(n[0]<<16 | n[1])))
 		} else if ok {
-			a.LargeCommunities = a.LargeCommunities.With(bgp.LargeCommunitiesOf(bgp.LargeCommunity{ASN: n[0], Local1: n[1], Local2: n[2]}))
+			a.LargeCommunities = a.LargeCommunities.With(
+				bgp.LargeCommunitiesOf(bgp.LargeCommunity{ASN: n[0], Local1: n[1], Local2: n[2]}))
 		}
 	}
 	if s.LocalPref != 0 {

@@ -32,7 +32,9 @@ type Comparison struct {
 func Compare(c *Cluster, out *Conversion, o Options) *Comparison {
 	snap := out.snapshot(c, o)
 	after, twins := out.planned(c, snap)
-	d := &Comparison{Before: Announced(c, o), After: after, Problems: twins, Unheld: unheld(c, snap, o), NoNodes: len(c.Nodes) == 0}
+	d := &Comparison{
+		Before: Announced(c, o), After: after, Problems: twins, Unheld: unheld(c, snap, o), NoNodes: len(c.Nodes) == 0,
+	}
 	for _, p := range snap.Problems {
 		// A Problem with a Code is about what an object refers to, such as a selector that
 		// matches no Node. That is the same with MetalLB.
@@ -92,16 +94,19 @@ func (c *Comparison) Differences() int { return len(c.Lost) + len(c.New) - c.Cha
 func (c *Comparison) String() string {
 	text := comments("INVALID: Fanfare refuses these converted objects, or parts of them.", texts(c.Problems))
 	if c.NoNodes {
-		return text + "# COMPARISON: none, since there are no Nodes; give their objects, and those of Services and EndpointSlices.\n"
+		return text + "# COMPARISON: none, since there are no Nodes; give their objects, and those of Services " +
+			"and EndpointSlices.\n"
 	}
-	text += fmt.Sprintf("# COMPARISON: %d announcements before, %d after, %d differences.\n", len(c.Before), len(c.After), c.Differences())
+	text += fmt.Sprintf("# COMPARISON: %d announcements before, %d after, %d differences.\n", len(c.Before),
+		len(c.After), c.Differences())
 	for _, l := range slices.Concat(grouped("-", c.Lost), grouped("+", c.New)) {
 		text += "# " + commented(l) + "\n"
 	}
 	for _, u := range c.Unheld {
 		text += "# - " + commented(u) + "\n"
 	}
-	return text + comments("Layer 2: these addresses move to another node, since each implementation elects in its own way.", c.Moves)
+	return text + comments("Layer 2: these addresses move to another node, since each implementation "+
+		"elects in its own way.", c.Moves)
 }
 
 // grouped returns a line for each announcement, with all nodes that have it.

@@ -101,7 +101,8 @@ func (s subject) note(p cluster.Problem) {
 // must not turn into everything.
 func (s subject) valid(path string, list []metav1.LabelSelector) bool {
 	for i := range list {
-		errs := metav1validation.ValidateLabelSelector(&list[i], metav1validation.LabelSelectorValidationOptions{}, field.NewPath(path).Index(i))
+		errs := metav1validation.ValidateLabelSelector(&list[i], metav1validation.LabelSelectorValidationOptions{},
+			field.NewPath(path).Index(i))
 		if len(errs) > 0 {
 			s.lost(errs[0].Field, "%s, so the object is not converted; correct the selector", errs[0].ErrorBody())
 			return false
@@ -177,12 +178,15 @@ func (c *converter) checkServices() {
 	}
 	for _, key := range slices.Sorted(maps.Keys(sharers)) {
 		if n := sharers[key]; len(n) > 1 {
-			c.about("the Services", "with the sharing key "+key).todo("metadata.annotations", "are in namespaces %s. They keep the addresses that they share; "+
-				"for later ones to share, each needs the annotation %s with the other namespaces", strings.Join(n, ", "), cluster.SharingNamespacesAnnotation)
+			c.about("the Services", "with the sharing key "+key).todo("metadata.annotations",
+				"are in namespaces %s. They keep the addresses that they share; "+
+					"for later ones to share, each needs the annotation %s with the other namespaces",
+				strings.Join(n, ", "), cluster.SharingNamespacesAnnotation)
 		}
 	}
 	// The API server refuses a change of the field, so that Fanfare must serve MetalLB's class.
 	if c.options.Class != "" {
-		c.about("the Services", "of class "+c.options.Class).todo("spec.loadBalancerClass", "cannot be changed: run Fanfare's controller and speakers with --lb-class=%s", c.options.Class)
+		c.about("the Services", "of class "+c.options.Class).todo("spec.loadBalancerClass",
+			"cannot be changed: run Fanfare's controller and speakers with --lb-class=%s", c.options.Class)
 	}
 }

@@ -12,15 +12,17 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fanfare-lb/fanfare/internal/metallb/counterparts"
-	"github.com/fanfare-lb/fanfare/internal/testing/nstest"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/fanfare-lb/fanfare/internal/metallb/counterparts"
+	"github.com/fanfare-lb/fanfare/internal/testing/nstest"
 )
 
 // specs are the types that MetalLB's objects are read into.
 var specs = map[string]any{
-	"IPAddressPool v1beta1": IPAddressPoolSpec{}, "BGPPeer v1beta2": BGPPeerSpec{}, "BGPPeer v1beta1": bgpPeerV1beta1Spec{},
+	"IPAddressPool v1beta1": IPAddressPoolSpec{}, "BGPPeer v1beta2": BGPPeerSpec{},
+	"BGPPeer v1beta1":          bgpPeerV1beta1Spec{},
 	"BGPAdvertisement v1beta1": BGPAdvertisementSpec{}, "L2Advertisement v1beta1": L2AdvertisementSpec{},
 	"BFDProfile v1beta1": BFDProfileSpec{}, "Community v1beta1": CommunitySpec{},
 }
@@ -129,7 +131,8 @@ func addCRD(t *testing.T, all map[string]bool, file string) {
 		t.Fatal(err)
 	}
 	for _, v := range crd.Spec.Versions {
-		if kind := crd.Spec.Names.Kind; !slices.Contains([]string{"ConfigurationState", "ServiceBGPStatus", "ServiceL2Status"}, kind) {
+		if kind := crd.Spec.Names.Kind; !slices.Contains([]string{"ConfigurationState", "ServiceBGPStatus",
+			"ServiceL2Status"}, kind) {
 			addSchema(all, kind+" "+v.Name+" ", v.Schema.OpenAPIV3Schema.Properties["spec"])
 		}
 	}
@@ -150,36 +153,49 @@ func addSchema(all map[string]bool, prefix string, s openAPI) {
 
 // samples are values of each field that differ from its default.
 var samples = map[string]any{
-	"IPAddressPool v1beta1 addresses": []string{"203.0.113.0/28"}, "IPAddressPool v1beta1 autoAssign": false, "IPAddressPool v1beta1 avoidBuggyIPs": true,
-	"IPAddressPool v1beta1 serviceAllocation": map[string]any{}, "IPAddressPool v1beta1 serviceAllocation.priority": map[string]any{"priority": 1},
+	"IPAddressPool v1beta1 addresses": []string{"203.0.113.0/28"}, "IPAddressPool v1beta1 autoAssign": false,
+	"IPAddressPool v1beta1 avoidBuggyIPs": true, "IPAddressPool v1beta1 serviceAllocation": map[string]any{},
+	"IPAddressPool v1beta1 serviceAllocation.priority":           map[string]any{"priority": 1},
 	"IPAddressPool v1beta1 serviceAllocation.namespaces":         map[string]any{"namespaces": []string{"shop"}},
 	"IPAddressPool v1beta1 serviceAllocation.namespaceSelectors": map[string]any{"namespaceSelectors": sampleSelectors},
 	"IPAddressPool v1beta1 serviceAllocation.serviceSelectors":   map[string]any{"serviceSelectors": sampleSelectors},
 
-	"BGPPeer v1beta2 myASN": 65001, "BGPPeer v1beta2 peerASN": 65002, "BGPPeer v1beta2 dynamicASN": "external", "BGPPeer v1beta2 localASN": 65003,
-	"BGPPeer v1beta2 peerAddress": "10.9.9.9", "BGPPeer v1beta2 interface": "eth7", "BGPPeer v1beta2 sourceAddress": "10.9.9.8", "BGPPeer v1beta2 peerPort": 1179,
-	"BGPPeer v1beta2 holdTime": "9s", "BGPPeer v1beta2 keepaliveTime": "5s", "BGPPeer v1beta2 connectTime": "7s", "BGPPeer v1beta2 routerID": "10.9.9.7",
-	"BGPPeer v1beta2 nodeSelectors": sampleSelectors, "BGPPeer v1beta2 password": "secret", "BGPPeer v1beta2 passwordSecret": map[string]any{"name": "s"},
-	"BGPPeer v1beta2 passwordSecret.name": map[string]any{"name": "s"}, "BGPPeer v1beta2 passwordSecret.namespace": map[string]any{"name": "s", "namespace": "x"},
-	"BGPPeer v1beta2 bfdProfile": "fast", "BGPPeer v1beta2 ebgpMultiHop": true, "BGPPeer v1beta2 vrf": "red",
-	"BGPPeer v1beta2 disableMP": true, "BGPPeer v1beta2 dualStackAddressFamily": true,
+	"BGPPeer v1beta2 myASN": 65001, "BGPPeer v1beta2 peerASN": 65002, "BGPPeer v1beta2 dynamicASN": "external",
+	"BGPPeer v1beta2 localASN": 65003, "BGPPeer v1beta2 peerAddress": "10.9.9.9", "BGPPeer v1beta2 interface": "eth7",
+	"BGPPeer v1beta2 sourceAddress": "10.9.9.8", "BGPPeer v1beta2 peerPort": 1179, "BGPPeer v1beta2 holdTime": "9s",
+	"BGPPeer v1beta2 keepaliveTime": "5s", "BGPPeer v1beta2 connectTime": "7s", "BGPPeer v1beta2 routerID": "10.9.9.7",
+	"BGPPeer v1beta2 nodeSelectors": sampleSelectors,
+	"BGPPeer v1beta2 password":      "secret", "BGPPeer v1beta2 passwordSecret": map[string]any{"name": "s"},
+	"BGPPeer v1beta2 passwordSecret.name":      map[string]any{"name": "s"},
+	"BGPPeer v1beta2 passwordSecret.namespace": map[string]any{"name": "s", "namespace": "x"},
+	"BGPPeer v1beta2 bfdProfile":               "fast", "BGPPeer v1beta2 ebgpMultiHop": true,
+	"BGPPeer v1beta2 vrf": "red", "BGPPeer v1beta2 disableMP": true, "BGPPeer v1beta2 dualStackAddressFamily": true,
 
-	"BGPPeer v1beta1 myASN": 65001, "BGPPeer v1beta1 peerASN": 65002, "BGPPeer v1beta1 peerAddress": "10.9.9.9", "BGPPeer v1beta1 sourceAddress": "10.9.9.8",
-	"BGPPeer v1beta1 peerPort": 1179, "BGPPeer v1beta1 holdTime": "9s", "BGPPeer v1beta1 keepaliveTime": "5s", "BGPPeer v1beta1 routerID": "10.9.9.7",
-	"BGPPeer v1beta1 nodeSelectors": sampleSelectors, "BGPPeer v1beta1 password": "secret", "BGPPeer v1beta1 bfdProfile": "fast", "BGPPeer v1beta1 ebgpMultiHop": true,
+	"BGPPeer v1beta1 myASN": 65001, "BGPPeer v1beta1 peerASN": 65002, "BGPPeer v1beta1 peerAddress": "10.9.9.9",
+	"BGPPeer v1beta1 sourceAddress": "10.9.9.8", "BGPPeer v1beta1 peerPort": 1179, "BGPPeer v1beta1 holdTime": "9s",
+	"BGPPeer v1beta1 keepaliveTime": "5s", "BGPPeer v1beta1 routerID": "10.9.9.7",
+	"BGPPeer v1beta1 nodeSelectors": sampleSelectors,
+	"BGPPeer v1beta1 password":      "secret", "BGPPeer v1beta1 bfdProfile": "fast",
+	"BGPPeer v1beta1 ebgpMultiHop":               true,
+	"BGPAdvertisement v1beta1 aggregationLength": 28, "BGPAdvertisement v1beta1 aggregationLengthV6": 120,
+	"BGPAdvertisement v1beta1 localPref": 200, "BGPAdvertisement v1beta1 communities": []string{"64500:1"},
+	"BGPAdvertisement v1beta1 ipAddressPools":         []string{"other"},
+	"BGPAdvertisement v1beta1 ipAddressPoolSelectors": sampleSelectors,
+	"BGPAdvertisement v1beta1 nodeSelectors":          sampleSelectors,
+	"BGPAdvertisement v1beta1 peers":                  []string{"base"},
+	"BGPAdvertisement v1beta1 serviceSelectors":       sampleSelectors,
 
-	"BGPAdvertisement v1beta1 aggregationLength": 28, "BGPAdvertisement v1beta1 aggregationLengthV6": 120, "BGPAdvertisement v1beta1 localPref": 200,
-	"BGPAdvertisement v1beta1 communities": []string{"64500:1"}, "BGPAdvertisement v1beta1 ipAddressPools": []string{"other"},
-	"BGPAdvertisement v1beta1 ipAddressPoolSelectors": sampleSelectors, "BGPAdvertisement v1beta1 nodeSelectors": sampleSelectors,
-	"BGPAdvertisement v1beta1 peers": []string{"base"}, "BGPAdvertisement v1beta1 serviceSelectors": sampleSelectors,
-
-	"L2Advertisement v1beta1 ipAddressPools": []string{"other"}, "L2Advertisement v1beta1 ipAddressPoolSelectors": sampleSelectors,
-	"L2Advertisement v1beta1 nodeSelectors": sampleSelectors, "L2Advertisement v1beta1 interfaces": []string{"eth7"}, "L2Advertisement v1beta1 serviceSelectors": sampleSelectors,
-
-	"BFDProfile v1beta1 receiveInterval": 50, "BFDProfile v1beta1 transmitInterval": 60, "BFDProfile v1beta1 detectMultiplier": 5, "BFDProfile v1beta1 echoInterval": 70,
+	"L2Advertisement v1beta1 ipAddressPools":         []string{"other"},
+	"L2Advertisement v1beta1 ipAddressPoolSelectors": sampleSelectors,
+	"L2Advertisement v1beta1 nodeSelectors":          sampleSelectors,
+	"L2Advertisement v1beta1 interfaces":             []string{"eth7"},
+	"L2Advertisement v1beta1 serviceSelectors":       sampleSelectors,
+	"BFDProfile v1beta1 receiveInterval":             50, "BFDProfile v1beta1 transmitInterval": 60,
+	"BFDProfile v1beta1 detectMultiplier": 5, "BFDProfile v1beta1 echoInterval": 70,
 	"BFDProfile v1beta1 echoMode": true, "BFDProfile v1beta1 passiveMode": true, "BFDProfile v1beta1 minimumTtl": 250,
 
-	"Community v1beta1 communities": []any{map[string]any{"name": "alias", "value": "64500:9"}}, "Community v1beta1 communities[].name": []any{map[string]any{"name": "alias", "value": "64500:9"}},
+	"Community v1beta1 communities":         []any{map[string]any{"name": "alias", "value": "64500:9"}},
+	"Community v1beta1 communities[].name":  []any{map[string]any{"name": "alias", "value": "64500:9"}},
 	"Community v1beta1 communities[].value": []any{map[string]any{"name": "alias", "value": "64500:8"}},
 }
 
@@ -225,7 +241,10 @@ func convertSample(t *testing.T, f counterparts.Field, more map[string]any) stri
 		spec = map[string]any{}
 	}
 	maps.Copy(spec, more)
-	text, err := yaml.Marshal(map[string]any{"apiVersion": "metallb.io/" + f.Version, "kind": f.Kind, "metadata": map[string]any{"name": "base"}, "spec": spec})
+	text, err := yaml.Marshal(map[string]any{
+		"apiVersion": "metallb.io/" + f.Version, "kind": f.Kind, "metadata": map[string]any{"name": "base"},
+		"spec": spec,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -134,7 +134,8 @@ func TestNodeLabelKeepsNames(t *testing.T) {
 			}
 		}
 		without := namesOf(Convert(in, Options{}))
-		if d := gocmp.Diff(without, namesOf(Convert(in, Options{NodeLabel: "example.com/announcer", NodeValue: "fanfare"}))); d != "" {
+		if d := gocmp.Diff(without, namesOf(Convert(in,
+			Options{NodeLabel: "example.com/announcer", NodeValue: "fanfare"}))); d != "" {
 			t.Errorf("%s: -without a label +with one:\n%s", path, d)
 		}
 	}

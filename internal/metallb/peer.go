@@ -17,9 +17,12 @@ func (c *converter) addPeer(p *BGPPeer) {
 		return
 	}
 	spec := v1alpha1.BGPPeerSpec{
-		PeerAddress: p.Spec.PeerAddress, Interface: p.Spec.Interface, SourceAddress: p.Spec.SourceAddress, Device: p.Spec.VRF,
-		PeerPort: int32(p.Spec.PeerPort), RouterID: p.Spec.RouterID, MyASN: int64(p.Spec.MyASN), LocalASN: int64(p.Spec.LocalASN),
-		PeerASN:     v1alpha1.PeerASN{Number: int64(p.Spec.PeerASN), Internal: p.Spec.DynamicASN == "internal", External: p.Spec.DynamicASN == "external"},
+		PeerAddress: p.Spec.PeerAddress, Interface: p.Spec.Interface, SourceAddress: p.Spec.SourceAddress,
+		Device: p.Spec.VRF, PeerPort: int32(p.Spec.PeerPort), RouterID: p.Spec.RouterID, MyASN: int64(p.Spec.MyASN),
+		LocalASN: int64(p.Spec.LocalASN), PeerASN: v1alpha1.PeerASN{
+			Number: int64(p.Spec.PeerASN), Internal: p.Spec.DynamicASN == "internal",
+			External: p.Spec.DynamicASN == "external",
+		},
 		ConnectTime: p.Spec.ConnectTime,
 	}
 	// MetalLB's CRD writes the default port into each object. Without it, objects that no user gave
@@ -44,7 +47,8 @@ func (c *converter) addPeer(p *BGPPeer) {
 		c.peers[p.Name] = append(c.peers[p.Name], peer.Name)
 	}
 	if n := len(c.peers[p.Name]); n > 1 {
-		about.todo("spec.nodeSelectors", "becomes %d BGPPeers with one nodeSelector each, of which at most one matches any node", n)
+		about.todo("spec.nodeSelectors", "becomes %d BGPPeers with one nodeSelector each, of which at most "+
+			"one matches any node", n)
 	}
 }
 
@@ -55,7 +59,8 @@ func (s subject) setTimers(spec *v1alpha1.BGPPeerSpec, from *BGPPeerSpec) {
 	hold, keepalive := seconds(from.HoldTime), seconds(from.KeepaliveTime)
 	if from.HoldTime != nil && hold.Duration == 0 {
 		// RFC 4271 section 4.2 permits 0. Then a router that dies is never noticed without BFD.
-		s.lost("spec.holdTime", "0 means that the session never times out, which Fanfare does not do; the hold time is 90s, and the router's if that is lower")
+		s.lost("spec.holdTime", "0 means that the session never times out, which Fanfare does not do; the hold time "+
+			"is 90s, and the router's if that is lower")
 		return
 	}
 	if from.HoldTime == nil && from.KeepaliveTime != nil {
@@ -64,7 +69,8 @@ func (s subject) setTimers(spec *v1alpha1.BGPPeerSpec, from *BGPPeerSpec) {
 	// MetalLB accepts equal times, with which any delay of a message ends the session. Fanfare's CRD
 	// refuses them.
 	if keepalive != nil && hold != nil && keepalive.Duration >= hold.Duration {
-		s.lost("spec.keepaliveTime", "%s is not less than the hold time, %s; it is a third of that in Fanfare", keepalive.Duration, hold.Duration)
+		s.lost("spec.keepaliveTime", "%s is not less than the hold time, %s; it is a third of that in Fanfare",
+			keepalive.Duration, hold.Duration)
 		keepalive = nil
 	}
 	spec.HoldTime, spec.KeepaliveTime = hold, keepalive
@@ -94,10 +100,12 @@ func (s subject) setPassword(spec *v1alpha1.BGPPeerSpec, p *BGPPeer) {
 		if namespace == "" {
 			namespace = "MetalLB's namespace"
 		}
-		s.todo("spec.passwordSecret", "copy Secret %s from %s to %s, %s", p.Spec.PasswordSecret.Name, namespace, where, role)
+		s.todo("spec.passwordSecret", "copy Secret %s from %s to %s, %s", p.Spec.PasswordSecret.Name, namespace, where,
+			role)
 	case p.Spec.Password != "":
 		spec.PasswordSecretRef = &v1alpha1.PasswordSecretRef{Name: PasswordSecret(p.Name)}
-		s.todo("spec.password", "put the password into Secret %s of type kubernetes.io/basic-auth in %s, under the key password, %s", PasswordSecret(p.Name), where, role)
+		s.todo("spec.password", "put the password into Secret %s of type kubernetes.io/basic-auth in %s, under "+
+			"the key password, %s", PasswordSecret(p.Name), where, role)
 	}
 }
 
@@ -110,14 +118,18 @@ func (c *converter) setBFD(about subject, spec *v1alpha1.BGPPeerSpec, from *BGPP
 	i := slices.IndexFunc(c.in.BFDProfiles, func(p *BFDProfile) bool { return p.Name == from.BFDProfile })
 	switch {
 	case i < 0:
-		about.lost("spec.bfdProfile", "there is no BFDProfile %s, so the session has no BFD; set spec.bfd", from.BFDProfile)
+		about.lost("spec.bfdProfile", "there is no BFDProfile %s, so the session has no BFD; set spec.bfd",
+			from.BFDProfile)
 		return
 	case from.EBGPMultiHop:
-		about.lost("spec.bfdProfile", "Fanfare speaks BFD with directly connected routers only, so the session has none; if the router is directly connected, remove ebgpMultihopTTL and set bfd")
+		about.lost("spec.bfdProfile", "Fanfare speaks BFD with directly connected routers only, so the session has "+
+			"none; if the router is directly connected, remove ebgpMultihopTTL and set bfd")
 		return
 	}
 	p := c.in.BFDProfiles[i].Spec
-	spec.BFD = &v1alpha1.BFD{TransmitInterval: milliseconds(p.TransmitInterval), ReceiveInterval: milliseconds(p.ReceiveInterval)}
+	spec.BFD = &v1alpha1.BFD{
+		TransmitInterval: milliseconds(p.TransmitInterval), ReceiveInterval: milliseconds(p.ReceiveInterval),
+	}
 	if p.DetectMultiplier != nil {
 		spec.BFD.DetectMultiplier = int32(*p.DetectMultiplier)
 	}
@@ -126,7 +138,8 @@ func (c *converter) setBFD(about subject, spec *v1alpha1.BGPPeerSpec, from *BGPP
 	// repeat them.
 	profile := c.about("BFDProfile", from.BFDProfile)
 	if p.EchoMode != nil && *p.EchoMode {
-		profile.lost("spec.echoMode", "Fanfare has no echo mode for BGPPeer %s; control packets detect a failure within receiveInterval × the router's multiplier", about.object.Name.Name)
+		profile.lost("spec.echoMode", "Fanfare has no echo mode for BGPPeer %s; control packets detect a failure "+
+			"within receiveInterval × the router's multiplier", about.object.Name.Name)
 	}
 	if p.EchoInterval != nil {
 		profile.lost("spec.echoInterval", "Fanfare has no echo mode, and does not ask for echo packets")
@@ -149,8 +162,11 @@ func milliseconds(n *uint32) *metav1.Duration {
 func (s subject) noteFamilies(from *BGPPeerSpec) {
 	switch {
 	case from.DisableMP:
-		s.todo("spec.disableMP", "is deprecated and has no counterpart: the router receives only the families that it activates for this neighbour")
+		s.todo("spec.disableMP", "is deprecated and has no counterpart: the router receives only the families that "+
+			"it activates for this neighbour")
 	case from.DualStackAddressFamily:
-		s.todo("spec.dualStackAddressFamily", "is not needed: Fanfare offers IPv4 and IPv6 in each session, and the router receives what it activates for this neighbour")
+		s.todo("spec.dualStackAddressFamily",
+			"is not needed: Fanfare offers IPv4 and IPv6 in each session, and the router receives what it "+
+				"activates for this neighbour")
 	}
 }

@@ -65,28 +65,34 @@ func set[T runtime.Object](b *cluster.Builder, list []T) {
 	}
 }
 
-// planned returns what Fanfare's speakers announce, sorted, if one runs on every node and has an
-// interface for each address. Routes have MetalLB's names of routers. problems are routers that have a session by another
-// object, each with the first node: with MetalLB, two VRFs may have a router of the same address.
-func (conversion *Conversion) planned(c *Cluster, snap *cluster.Snapshot) (all []Announcement, problems []cluster.Problem) {
+// planned returns what Fanfare's speakers announce, sorted, if one runs on every node and has an interface for each
+// address. Routes have MetalLB's names of routers. problems are routers that have a session by another object, each
+// with the first node: with MetalLB, two VRFs may have a router of the same address.
+func (conversion *Conversion) planned(c *Cluster,
+	snap *cluster.Snapshot) (all []Announcement, problems []cluster.Problem) {
 	interfaces := conversion.interfaces()
 	// No node is known to be dead: MetalLB's side does not know either.
 	for _, n := range c.Nodes {
 		d := plan.Decide(plan.Config{Node: n.Name, Interfaces: interfaces}, snap)
 		for _, twin := range d.Inputs.Duplicates() {
-			if p := twin.Problem(n.Name); !slices.ContainsFunc(problems, func(q cluster.Problem) bool { return p.Object == q.Object }) {
+			if p := twin.Problem(n.Name); !slices.ContainsFunc(problems,
+				func(q cluster.Problem) bool { return p.Object == q.Object }) {
 				problems = append(problems, p)
 			}
 		}
 		for _, peer := range c.Peers {
 			for r := range d.BGP.Routes.All() {
 				if session, ok := conversion.receives(d.BGP, r, peer); ok {
-					all = append(all, Announcement{Node: n.Name, Peer: peer.Name, Prefix: r.Prefix, With: r.Attributes.Of(session).String()})
+					all = append(all, Announcement{
+						Node: n.Name, Peer: peer.Name, Prefix: r.Prefix, With: r.Attributes.Of(session).String(),
+					})
 				}
 			}
 		}
 		for _, a := range d.L2.Addresses {
-			all = append(all, Announcement{Node: n.Name, Prefix: netip.PrefixFrom(a.Addr, a.Addr.BitLen()), With: interfacesText(a.Interfaces)})
+			all = append(all, Announcement{
+				Node: n.Name, Prefix: netip.PrefixFrom(a.Addr, a.Addr.BitLen()), With: interfacesText(a.Interfaces),
+			})
 		}
 	}
 	slices.SortFunc(all, compareAnnouncements)
@@ -137,7 +143,8 @@ func unheld(c *Cluster, snap *cluster.Snapshot, o Options) (all []string) {
 	for _, b := range c.balancers(o) {
 		name := cluster.Name{Namespace: b.service.Namespace, Name: b.service.Name}
 		for _, a := range b.addrs {
-			if slices.ContainsFunc(snap.AssignmentsOf(a), func(x cluster.Assignment) bool { return x.Service == name }) {
+			if slices.ContainsFunc(snap.AssignmentsOf(a),
+				func(x cluster.Assignment) bool { return x.Service == name }) {
 				continue
 			}
 			why := "it is in no AddressPool"

@@ -24,14 +24,16 @@ func (c *converter) addPool(p *IPAddressPool) {
 	about := c.about("IPAddressPool", p.Name)
 	pool := &v1alpha1.AddressPool{ObjectMeta: metav1.ObjectMeta{Name: p.Name}}
 	pool.Spec = v1alpha1.AddressPoolSpec{
-		Addresses: addressesOf(p.Spec.Addresses), Announce: v1alpha1.AnnounceAdvertised, AvoidBuggyIPs: p.Spec.AvoidBuggyIPs,
+		Addresses: addressesOf(p.Spec.Addresses), Announce: v1alpha1.AnnounceAdvertised,
+		AvoidBuggyIPs: p.Spec.AvoidBuggyIPs,
 	}
 	// A Service can still name the pool, as in MetalLB by the annotation address-pool.
 	if p.Spec.AutoAssign != nil && !*p.Spec.AutoAssign {
 		pool.Spec.Allocation = v1alpha1.OnRequest
 	}
 	if a := p.Spec.ServiceAllocation; a != nil {
-		if !about.valid("spec.serviceAllocation.namespaceSelectors", a.NamespaceSelectors) || !about.valid("spec.serviceAllocation.serviceSelectors", a.ServiceSelectors) {
+		if !about.valid("spec.serviceAllocation.namespaceSelectors", a.NamespaceSelectors) ||
+			!about.valid("spec.serviceAllocation.serviceSelectors", a.ServiceSelectors) {
 			// MetalLB's webhook refuses such an object, so there is no behaviour to convert. Services
 			// keep their addresses, and no other gets one.
 			pool.Spec.Allocation = v1alpha1.Drained
@@ -84,9 +86,11 @@ func (c *converter) setServices(about subject, spec *v1alpha1.AddressPoolSpec, p
 	default:
 		// Two pools with the same addresses would do for advertisements' selectors, but Fanfare
 		// refuses pools that overlap. A label on the Services is what remains.
-		spec.ServiceSelector = &v1alpha1.LabelSelector{MatchLabels: map[string]v1alpha1.LabelValue{PoolLabel: v1alpha1.LabelValue(pool)}}
-		about.todo("spec.serviceAllocation.serviceSelectors", "one selector of Fanfare's does not select what any of these selects, so the AddressPool is for Services "+
-			"with the label %s=%s; give it to the matching Services. Services keep the addresses that they have%s",
+		spec.ServiceSelector = &v1alpha1.LabelSelector{
+			MatchLabels: map[string]v1alpha1.LabelValue{PoolLabel: v1alpha1.LabelValue(pool)}}
+		about.todo("spec.serviceAllocation.serviceSelectors",
+			"one selector of Fanfare's does not select what any of these selects, so the AddressPool is for Services "+
+				"with the label %s=%s; give it to the matching Services. Services keep the addresses that they have%s",
 			PoolLabel, pool, c.labelCommands(pool, a.ServiceSelectors))
 	}
 }
@@ -112,7 +116,8 @@ func (c *converter) setNamespaces(about subject, spec *v1alpha1.AddressPoolSpec,
 	}
 	selectors := slices.Clone(a.NamespaceSelectors)
 	for _, name := range a.Namespaces {
-		selectors = append(selectors, metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: name}})
+		selectors = append(selectors, metav1.LabelSelector{
+			MatchLabels: map[string]string{corev1.LabelMetadataName: name}})
 	}
 	if list := unite(selectors); len(list) == 1 {
 		spec.NamespaceSelector = list[0].selector()
@@ -126,11 +131,14 @@ func (c *converter) setNamespaces(about subject, spec *v1alpha1.AddressPoolSpec,
 		}
 	}
 	spec.Namespaces = sets.List(names)
-	about.todo("spec.serviceAllocation.namespaceSelectors", "one selector of Fanfare's does not select what namespaces and namespaceSelectors select together, so the AddressPool "+
-		"lists the namespaces of today; add later ones, or give all of them one label and use namespaceSelector")
+	about.todo("spec.serviceAllocation.namespaceSelectors",
+		"one selector of Fanfare's does not select what namespaces and namespaceSelectors select "+
+			"together, so the AddressPool "+
+			"lists the namespaces of today; add later ones, or give all of them one label and use namespaceSelector")
 	if len(spec.Namespaces) == 0 {
 		spec.Allocation = v1alpha1.Drained // for no namespace; an empty list would be for all
-		about.todo("spec.serviceAllocation.namespaceSelectors", "no known namespace matches, so the AddressPool is Drained")
+		about.todo("spec.serviceAllocation.namespaceSelectors",
+			"no known namespace matches, so the AddressPool is Drained")
 	}
 }
 
@@ -153,7 +161,9 @@ func (c *converter) poolsOf(about subject, s *Selection) (pools []string, ok boo
 				selected.Insert(p.Name)
 			}
 		}
-		about.todo("spec.ipAddressPoolSelectors", "Fanfare's advertisements name their pools, and this one names the pools that match today: %s. Name later pools in it",
+		about.todo("spec.ipAddressPoolSelectors",
+			"Fanfare's advertisements name their pools, and this one names the pools that match today: %s. "+
+				"Name later pools in it",
 			cmp.Or(strings.Join(sets.List(selected), ", "), "none"))
 	}
 	if len(selected) == 0 {

@@ -56,7 +56,8 @@ func (conversion *Conversion) objects() (all []entry) {
 
 // has reports whether a Problem's object is one of them.
 func (conversion *Conversion) has(object cluster.Key) bool {
-	return slices.ContainsFunc(conversion.objects(), func(e entry) bool { return cluster.Named(e.kind, e.name) == object })
+	return slices.ContainsFunc(conversion.objects(),
+		func(e entry) bool { return cluster.Named(e.kind, e.name) == object })
 }
 
 // document returns an object as YAML, without an empty spec.

@@ -14,7 +14,10 @@ func TestCommentsStayComments(t *testing.T) {
 	for _, end := range []string{"\n", "\r", "\r\n", "\u0085", "\u2028", "\u2029", "\f", "\x00"} {
 		c := &Cluster{}
 		for _, ns := range []string{"dev", "shop"} {
-			s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "a", Annotations: map[string]string{"metallb.io/allow-shared-ip": "k" + end + "kind: Evil" + end}}}
+			s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{
+				Namespace: ns, Name: "a", Annotations: map[string]string{"metallb.io/allow-shared-ip": "k" + end +
+					"kind: Evil" + end},
+			}}
 			s.Spec.Type = corev1.ServiceTypeLoadBalancer
 			s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}
 			c.Services = append(c.Services, s)

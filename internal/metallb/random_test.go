@@ -13,7 +13,8 @@ import (
 
 // randomSelectors returns up to three selectors of the labels that randomLabels has.
 func randomSelectors(r *rand.Rand) (list []metav1.LabelSelector) {
-	operators := []metav1.LabelSelectorOperator{metav1.LabelSelectorOpIn, metav1.LabelSelectorOpNotIn, metav1.LabelSelectorOpExists, metav1.LabelSelectorOpDoesNotExist}
+	operators := []metav1.LabelSelectorOperator{metav1.LabelSelectorOpIn, metav1.LabelSelectorOpNotIn,
+		metav1.LabelSelectorOpExists, metav1.LabelSelectorOpDoesNotExist}
 	for range r.IntN(4) {
 		var s metav1.LabelSelector
 		for range r.IntN(3) {
@@ -118,7 +119,9 @@ func randomCluster(r *rand.Rand) *Cluster {
 	}
 	for i := range 1 + r.IntN(3) {
 		p := &BGPPeer{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("tor%d", i)}}
-		p.Spec = BGPPeerSpec{MyASN: 64513, PeerASN: 64513, PeerAddress: fmt.Sprintf("10.0.1.%d", i), NodeSelectors: randomSelectors(r)}
+		p.Spec = BGPPeerSpec{
+			MyASN: 64513, PeerASN: 64513, PeerAddress: fmt.Sprintf("10.0.1.%d", i), NodeSelectors: randomSelectors(r),
+		}
 		c.Peers = append(c.Peers, p)
 	}
 	aggregates := r.IntN(2) == 0
@@ -131,7 +134,11 @@ func addAdvertisements(r *rand.Rand, c *Cluster, aggregates bool) {
 	localPref := uint32(200 * r.IntN(2)) // MetalLB refuses different ones
 	for i := range r.IntN(4) {
 		a := &BGPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("bgp%d", i)}}
-		a.Spec = BGPAdvertisementSpec{LocalPref: localPref, Selection: Selection{NodeSelectors: randomSelectors(r), IPAddressPoolSelectors: randomSelectors(r)}}
+		a.Spec = BGPAdvertisementSpec{
+			LocalPref: localPref, Selection: Selection{
+				NodeSelectors: randomSelectors(r), IPAddressPoolSelectors: randomSelectors(r),
+			},
+		}
 		if r.IntN(2) == 0 {
 			a.Spec.IPAddressPools = []string{"p0"}
 		}
@@ -150,7 +157,10 @@ func addAdvertisements(r *rand.Rand, c *Cluster, aggregates bool) {
 	}
 	for i := range r.IntN(3) {
 		a := &L2Advertisement{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("l2-%d", i)}}
-		a.Spec = L2AdvertisementSpec{Selection: Selection{NodeSelectors: randomSelectors(r), IPAddressPoolSelectors: randomSelectors(r), ServiceSelectors: randomSelectors(r)}}
+		a.Spec = L2AdvertisementSpec{Selection: Selection{
+			NodeSelectors: randomSelectors(r), IPAddressPoolSelectors: randomSelectors(r),
+			ServiceSelectors: randomSelectors(r),
+		}}
 		a.Spec.Interfaces = [][]string{nil, {"eth0"}, {"eth1", "bond0"}}[r.IntN(3)]
 		c.L2Advertisements = append(c.L2Advertisements, a)
 	}
@@ -160,20 +170,28 @@ func addServices(r *rand.Rand, c *Cluster, aggregates bool) {
 	for i := range 4 {
 		name := fmt.Sprintf("s%d", i)
 		s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Labels: randomLabels(r)}}
-		s.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Ports: []corev1.ServicePort{{Port: 80, Protocol: corev1.ProtocolTCP}}}
+		s.Spec = corev1.ServiceSpec{
+			Type: corev1.ServiceTypeLoadBalancer, Ports: []corev1.ServicePort{{Port: 80, Protocol: corev1.ProtocolTCP}},
+		}
 		if !aggregates && r.IntN(3) == 0 {
 			s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
 		}
 		s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: fmt.Sprintf("192.0.2.%d", 64*r.IntN(2)+i+1)}}
 		c.Services = append(c.Services, s)
-		slice := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: name}}}
+		slice := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: name},
+		}}
 		slice.AddressType, slice.Ports = discoveryv1.AddressTypeIPv4, []discoveryv1.EndpointPort{{Port: new(int32(80))}}
 		for j := range r.IntN(4) {
 			conditions := discoveryv1.EndpointConditions{Ready: new(r.IntN(3) > 0)}
 			if !*conditions.Ready { // It ends. With policy Local, Fanfare then prefers other nodes.
 				conditions.Serving, conditions.Terminating = new(!isLocal(s) && r.IntN(2) == 0), new(true)
 			}
-			slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.244.%d.%d", j, i)}, NodeName: new(fmt.Sprintf("n%d", j+1)), Conditions: conditions})
+			slice.Endpoints = append(slice.Endpoints,
+				discoveryv1.Endpoint{
+					Addresses: []string{fmt.Sprintf("10.244.%d.%d", j, i)}, NodeName: new(fmt.Sprintf("n%d", j+1)),
+					Conditions: conditions,
+				})
 		}
 		c.EndpointSlices = append(c.EndpointSlices, slice)
 	}

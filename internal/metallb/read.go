@@ -94,7 +94,9 @@ func (c *Cluster) add(source string, j []byte, of schema.GroupVersionKind) {
 	}
 	var h head
 	if err := strictjson.UnmarshalCaseSensitivePreserveInts(j, &h); err != nil {
-		c.problem(cluster.Problem{Object: cluster.Key{Kind: source}, Message: "has a document that is no Kubernetes object: " + err.Error()})
+		c.problem(cluster.Problem{
+			Object: cluster.Key{Kind: source}, Message: "has a document that is no Kubernetes object: " + err.Error(),
+		})
 		return
 	}
 	gvk := h.GroupVersionKind()
@@ -146,7 +148,9 @@ func (c *Cluster) addMetalLB(source string, gvk schema.GroupVersionKind, h *head
 	case "ServiceL2Status v1beta1", "ServiceBGPStatus v1beta1", "ConfigurationState v1beta1":
 		// Reports of MetalLB, which ask for nothing.
 	default:
-		r.problem("apiVersion", gvk.GroupVersion().String(), fmt.Sprintf("is no version of %s in MetalLB 0.16, so the object is not converted; convert it by hand", gvk.Kind))
+		r.problem("apiVersion", gvk.GroupVersion().String(),
+			fmt.Sprintf("is no version of %s in MetalLB 0.16, so the object is not converted; convert it by hand",
+				gvk.Kind))
 	}
 }
 
@@ -172,11 +176,13 @@ func (c *Cluster) addKubernetes(source string, gvk schema.GroupVersionKind, h *h
 // NothingToConvert returns an error if no object of MetalLB was found. Nodes and Services alone say nothing about
 // MetalLB, so that a comparison would find no difference.
 func (c *Cluster) NothingToConvert() error {
-	n := len(c.Pools) + len(c.Peers) + len(c.Advertisements) + len(c.L2Advertisements) + len(c.BFDProfiles) + len(c.Communities)
+	n := len(c.Pools) + len(c.Peers) + len(c.Advertisements) + len(c.L2Advertisements) + len(c.BFDProfiles) +
+		len(c.Communities)
 	if n > 0 || c.refused {
 		return nil
 	}
-	err := fmt.Errorf("there is no object of MetalLB (%s), such as an IPAddressPool; MetalLB 0.12 and older was configured by the ConfigMap config in its namespace: %s", Group, convertFirst)
+	err := fmt.Errorf("there is no object of MetalLB (%s), such as an IPAddressPool; MetalLB 0.12 and older was "+
+		"configured by the ConfigMap config in its namespace: %s", Group, convertFirst)
 	for _, p := range c.Problems {
 		err = errors.Join(err, errors.New(p.String()))
 	}
@@ -205,15 +211,20 @@ func (r reader) object() string {
 }
 
 func (r reader) problem(field, value, message string) {
-	r.c.problem(cluster.Problem{Object: cluster.Key{Kind: "MetalLB's " + r.object()}, File: r.source, Field: field, Value: value, Message: message})
+	r.c.problem(cluster.Problem{
+		Object: cluster.Key{Kind: "MetalLB's " + r.object()}, File: r.source, Field: field, Value: value,
+		Message: message,
+	})
 }
 
 // refuseFRR reports configuration of FRR beside MetalLB's objects. MetalLB writes the FRRConfigurations whose
 // names begin with its own, for its objects.
 func (r reader) refuseFRR() {
 	name := r.head.Metadata.Name
-	if r.gvk.Kind == "FRRConfiguration" && !strings.HasPrefix(name, "metallb-") || r.gvk.Kind == "ConfigMap" && name == "bgpextras" {
-		r.problem("", "", "configures FRR itself, which is not converted; see what it asks of the router, and whether a field of BGPPeer or BGPAdvertisement does it. Fanfare learns no routes")
+	if r.gvk.Kind == "FRRConfiguration" && !strings.HasPrefix(name, "metallb-") ||
+		r.gvk.Kind == "ConfigMap" && name == "bgpextras" {
+		r.problem("", "", "configures FRR itself, which is not converted; see what it asks of the router, and "+
+			"whether a field of BGPPeer or BGPAdvertisement does it. Fanfare learns no routes")
 	}
 }
 
@@ -225,7 +236,8 @@ func (r reader) refuseConfigMap() {
 	}
 	for _, key := range []string{"address-pools:", "peers:", "bgp-communities:", "bfd-profiles:"} {
 		if strings.Contains(o.Data.Config, key) {
-			r.problem("data[config]", "", "is the configuration of MetalLB 0.12 and older ("+key+" …), which is not converted; "+convertFirst)
+			r.problem("data[config]", "", "is the configuration of MetalLB 0.12 and older ("+key+
+				" …), which is not converted; "+convertFirst)
 			return
 		}
 	}
@@ -239,7 +251,8 @@ func (r reader) first() bool {
 	}
 	key := r.gvk.Group + " " + r.object()
 	if before, ok := r.c.from[key]; ok {
-		r.problem("metadata.name", r.head.Metadata.Name, fmt.Sprintf("is in %s too, whose object counts; remove one of the two", before))
+		r.problem("metadata.name", r.head.Metadata.Name,
+			fmt.Sprintf("is in %s too, whose object counts; remove one of the two", before))
 		return false
 	}
 	r.c.from[key] = r.source
@@ -256,7 +269,8 @@ func addObject[S any](r reader, list *[]*Object[S]) {
 		if name, err := strconv.Unquote(field); err == nil {
 			field = name
 		}
-		r.problem(field, "", fmt.Sprintf("is no field of %s %s in MetalLB 0.16, so the object is not converted; correct the field's name, or remove it and add by hand what it does", r.gvk.Kind, r.gvk.Version))
+		r.problem(field, "", fmt.Sprintf("is no field of %s %s in MetalLB 0.16, so the object is not converted; "+
+			"correct the field's name, or remove it and add by hand what it does", r.gvk.Kind, r.gvk.Version))
 	}
 	switch {
 	case err != nil:
@@ -279,7 +293,9 @@ func addLenient[T any, O interface {
 }](r reader, list *[]O) {
 	o := O(new(T))
 	if err := strictjson.UnmarshalCaseSensitivePreserveInts(r.json, o); err != nil {
-		r.c.problem(cluster.Problem{Object: cluster.Key{Kind: r.object()}, File: r.source, Message: "is not read: " + err.Error()})
+		r.c.problem(cluster.Problem{
+			Object: cluster.Key{Kind: r.object()}, File: r.source, Message: "is not read: " + err.Error(),
+		})
 		return
 	}
 	if r.first() {

@@ -23,7 +23,9 @@ type conjunction []metav1.LabelSelectorRequirement
 func conjunctionOf(s metav1.LabelSelector) conjunction {
 	var c conjunction
 	for key, value := range s.MatchLabels {
-		c = append(c, metav1.LabelSelectorRequirement{Key: key, Operator: metav1.LabelSelectorOpIn, Values: []string{value}})
+		c = append(c, metav1.LabelSelectorRequirement{
+			Key: key, Operator: metav1.LabelSelectorOpIn, Values: []string{value},
+		})
 	}
 	for _, r := range s.MatchExpressions {
 		r.Values = slices.Sorted(slices.Values(r.Values))
@@ -86,7 +88,8 @@ func merge(a, b conjunction) (conjunction, bool) {
 		return a, true
 	}
 	i := differs[0]
-	if len(differs) > 1 || a[i].Key != b[i].Key || a[i].Operator != metav1.LabelSelectorOpIn || b[i].Operator != metav1.LabelSelectorOpIn {
+	if len(differs) > 1 || a[i].Key != b[i].Key || a[i].Operator != metav1.LabelSelectorOpIn ||
+		b[i].Operator != metav1.LabelSelectorOpIn {
 		return nil, false
 	}
 	out := slices.Clone(a)
@@ -139,7 +142,8 @@ func (c conjunction) without(d conjunction) (out []conjunction) {
 func not(r metav1.LabelSelectorRequirement) metav1.LabelSelectorRequirement {
 	opposite := map[metav1.LabelSelectorOperator]metav1.LabelSelectorOperator{
 		metav1.LabelSelectorOpIn: metav1.LabelSelectorOpNotIn, metav1.LabelSelectorOpNotIn: metav1.LabelSelectorOpIn,
-		metav1.LabelSelectorOpExists: metav1.LabelSelectorOpDoesNotExist, metav1.LabelSelectorOpDoesNotExist: metav1.LabelSelectorOpExists,
+		metav1.LabelSelectorOpExists:       metav1.LabelSelectorOpDoesNotExist,
+		metav1.LabelSelectorOpDoesNotExist: metav1.LabelSelectorOpExists,
 	}
 	r.Operator = opposite[r.Operator]
 	return r
@@ -150,7 +154,8 @@ func not(r metav1.LabelSelectorRequirement) metav1.LabelSelectorRequirement {
 // is harmless.
 func (c conjunction) contradicts() bool {
 	for _, r := range c {
-		if r.Operator == metav1.LabelSelectorOpIn && !slices.ContainsFunc(r.Values, func(v string) bool { return c.allows(r.Key, v) }) {
+		if r.Operator == metav1.LabelSelectorOpIn &&
+			!slices.ContainsFunc(r.Values, func(v string) bool { return c.allows(r.Key, v) }) {
 			return true
 		}
 	}

@@ -80,7 +80,8 @@ type refusal struct {
 // ClusterRole system:auth-delegator has the same.
 func newAuthorizer(c *rest.Config, next http.Handler, log *slog.Logger) (*authorizer, error) {
 	a := &authorizer{
-		next: next, log: log, good: rate.NewLimiter(goodRate, goodBurst), unknown: rate.NewLimiter(unknownRate, unknownBurst),
+		next: next, log: log, good: rate.NewLimiter(goodRate, goodBurst),
+		unknown: rate.NewLimiter(unknownRate, unknownBurst),
 		allowed: map[requestHash]time.Time{}, refused: map[requestHash]refusal{}, clients: map[netip.Prefix]*client{},
 	}
 	c = rest.CopyConfig(c)
@@ -108,7 +109,8 @@ func (a *authorizer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case http.StatusOK:
 		a.next.ServeHTTP(w, r)
 	case http.StatusForbidden:
-		http.Error(w, "the token's account may not get the non-resource URL "+r.URL.Path+"; bind it to the ClusterRole fanfare-metrics-reader", status)
+		http.Error(w, "the token's account may not get the non-resource URL "+r.URL.Path+
+			"; bind it to the ClusterRole fanfare-metrics-reader", status)
 	case http.StatusUnauthorized:
 		w.Header().Set("WWW-Authenticate", "Bearer")
 		http.Error(w, "the API server does not accept the token", status)
@@ -184,7 +186,9 @@ func (a *authorizer) allowUnknown(from netip.Prefix, now time.Time) bool {
 		if len(a.clients) >= maxClients && now.Sub(a.swept) >= time.Second {
 			// Clients that have sent nothing for a while have their whole burst, as new ones.
 			a.swept = now
-			maps.DeleteFunc(a.clients, func(_ netip.Prefix, c *client) bool { return !c.isGood(now) && c.unknown.TokensAt(now) >= clientBurst })
+			maps.DeleteFunc(a.clients, func(_ netip.Prefix, c *client) bool {
+				return !c.isGood(now) && c.unknown.TokensAt(now) >= clientBurst
+			})
 		}
 		if len(a.clients) >= maxClients {
 			return false

@@ -74,7 +74,8 @@ func TestScrapesAmongWrongTokens(t *testing.T) {
 func TestScrapesInAFlood(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		api := &reviewer{}
-		a, err := newAuthorizer(&rest.Config{Host: "http://api", Transport: roundTripper{api}}, scraped.mux(true, false), quiet)
+		a, err := newAuthorizer(&rest.Config{Host: "http://api", Transport: roundTripper{api}},
+			scraped.mux(true, false), quiet)
 		must(t, err)
 		get := func(from, token string) int {
 			r := httptest.NewRequest(http.MethodGet, "/metrics", nil)
@@ -109,14 +110,16 @@ func TestScrapesInAFlood(t *testing.T) {
 			}
 		}
 		asked := api.takeAsked()
-		if n, limit := strings.Count(asked, "whose is wrong"), int(unknownRate*(scrapes*interval).Seconds())+unknownBurst; n > limit || n < limit/2 {
+		if n, limit := strings.Count(asked, "whose is wrong"),
+			int(unknownRate*(scrapes*interval).Seconds())+unknownBurst; n > limit || n < limit/2 {
 			t.Errorf("the API server reviewed %d wrong tokens, want %d at most, and half of that at least", n, limit)
 		}
 		if n := strings.Count(asked, "whose is of prometheus"); n > 2*scrapes*int(interval/time.Second)/60+3 {
 			t.Errorf("the API server reviewed the right tokens %d times", n)
 		}
 		if len(a.allowed) > maxDecisions || len(a.refused) > maxDecisions || len(a.clients) > maxClients {
-			t.Errorf("%d allowed and %d refused tokens and %d clients are remembered", len(a.allowed), len(a.refused), len(a.clients))
+			t.Errorf("%d allowed and %d refused tokens and %d clients are remembered", len(a.allowed), len(a.refused),
+				len(a.clients))
 		}
 	})
 }

@@ -27,7 +27,8 @@ type Options struct {
 // routers, so that they describe the cluster to an attacker.
 func (o Options) Check() error {
 	if o.MetricsAddress != "" && !isLoopback(o.MetricsAddress) && o.API == nil {
-		return fmt.Errorf("--metrics-address %s: without an API server, which checks the tokens of clients, want a loopback address, such as 127.0.0.1:7872", o.MetricsAddress)
+		return fmt.Errorf("--metrics-address %s: without an API server, which checks the tokens of clients, want a "+
+			"loopback address, such as 127.0.0.1:7872", o.MetricsAddress)
 	}
 	return nil
 }
@@ -128,7 +129,8 @@ func (s *Server) listen(what, address string, h http.Handler, secure *tls.Config
 	}
 	srv := &http.Server{
 		// The limits end what a client that sends slowly, or nothing, holds of the process's memory.
-		Handler: h, TLSConfig: secure, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
+		Handler: h, TLSConfig: secure, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute,
+		MaxHeaderBytes: 16 << 10,
 		// A client that fails is not worth a line: on an open port there are many.
 		ErrorLog: log.New(debugWriter{logger}, "", 0),
 		// Without HTTP/2: it lets one client begin many requests, and Prometheus needs one.

@@ -32,8 +32,9 @@ var quiet = slog.New(slog.DiscardHandler)
 // Metrics without a check of clients are at loopback addresses only.
 func TestCheck(t *testing.T) {
 	for address, loopback := range map[string]bool{
-		"": true, "127.0.0.1:7872": true, "127.9.9.9:1": true, "[::1]:7872": true, "localhost:7872": true, "[::ffff:127.0.0.1]:7872": true,
-		":7872": false, "0.0.0.0:7872": false, "[::]:7872": false, "192.0.2.1:7872": false, "node1:7872": false, "7872": false, "localhost.example:7872": false,
+		"": true, "127.0.0.1:7872": true, "127.9.9.9:1": true, "[::1]:7872": true, "localhost:7872": true,
+		"[::ffff:127.0.0.1]:7872": true, ":7872": false, "0.0.0.0:7872": false, "[::]:7872": false,
+		"192.0.2.1:7872": false, "node1:7872": false, "7872": false, "localhost.example:7872": false,
 	} {
 		if err := (Options{MetricsAddress: address}).Check(); (err == nil) != loopback {
 			t.Errorf("%q without an API server: %v", address, err)
@@ -42,7 +43,8 @@ func TestCheck(t *testing.T) {
 			t.Errorf("%q with an API server: %v", address, err)
 		}
 	}
-	if _, err := Serve(Options{MetricsAddress: ":0"}, Handler{}, quiet); err == nil || !strings.Contains(err.Error(), "--metrics-address :0") {
+	if _, err := Serve(Options{MetricsAddress: ":0"}, Handler{}, quiet); err == nil ||
+		!strings.Contains(err.Error(), "--metrics-address :0") {
 		t.Errorf("Serve: %v", err)
 	}
 }
@@ -80,9 +82,11 @@ func (r *reviewer) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		r.asked = append(r.asked, "whose is "+o.Spec.Token)
 		account, _, _ := strings.Cut(strings.TrimPrefix(o.Spec.Token, "of "), "#") // An account has many tokens.
 		o.Status = map[string]any{"authenticated": strings.HasPrefix(o.Spec.Token, "of "), "user": map[string]any{
-			"username": account, "groups": []string{"system:authenticated"}, "extra": map[string]any{"scopes": []string{"x"}}}}
+			"username": account, "groups": []string{"system:authenticated"},
+			"extra": map[string]any{"scopes": []string{"x"}}}}
 	default:
-		r.asked = append(r.asked, fmt.Sprintf("may %s %v %v %s %s", o.Spec.User, o.Spec.Groups, o.Spec.Extra, o.Spec.NonResourceAttributes.Verb, o.Spec.NonResourceAttributes.Path))
+		r.asked = append(r.asked, fmt.Sprintf("may %s %v %v %s %s", o.Spec.User, o.Spec.Groups, o.Spec.Extra,
+			o.Spec.NonResourceAttributes.Verb, o.Spec.NonResourceAttributes.Path))
 		o.Status = map[string]any{"allowed": o.Spec.User == "prometheus" && !r.refuses}
 	}
 	w.Header().Set("Content-Type", "application/json")
@@ -108,9 +112,10 @@ func (r *reviewer) takeAsked() string {
 func TestAuthorizer(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		api := &reviewer{}
-		a, err := newAuthorizer(&rest.Config{Host: "http://api", Transport: roundTripper{api}}, Handler{Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			fmt.Fprint(w, "fanfare_up 1")
-		})}.mux(true, false), quiet)
+		a, err := newAuthorizer(&rest.Config{Host: "http://api", Transport: roundTripper{api}},
+			Handler{Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				fmt.Fprint(w, "fanfare_up 1")
+			})}.mux(true, false), quiet)
 		must(t, err)
 		get := func(want int, authorization, path, asked string) {
 			t.Helper()
@@ -135,9 +140,11 @@ func TestAuthorizer(t *testing.T) {
 		get(401, "Bearer ", "/metrics", "")
 		get(401, "Basic cHJvbWV0aGV1czp4", "/metrics", "")
 		get(401, "Bearer wrong", "/metrics", "whose is wrong")
-		get(403, "Bearer of tenant", "/metrics", "whose is of tenant; may tenant [system:authenticated] map[scopes:[x]] get /metrics")
+		get(403, "Bearer of tenant", "/metrics",
+			"whose is of tenant; may tenant [system:authenticated] map[scopes:[x]] get /metrics")
 		get(200, "Bearer of prometheus", "/metrics", "whose is of prometheus; "+may)
-		get(404, "Bearer of prometheus", "/status", "whose is of prometheus; "+strings.ReplaceAll(may, "metrics", "status"))
+		get(404, "Bearer of prometheus", "/status",
+			"whose is of prometheus; "+strings.ReplaceAll(may, "metrics", "status"))
 		for range 3 {
 			get(401, "Bearer wrong", "/metrics", "")
 			get(403, "Bearer of tenant", "/metrics", "")
@@ -184,7 +191,9 @@ func TestServe(t *testing.T) {
 		_, port, _ := net.SplitHostPort(l.Addr().String())
 		return host + ":" + port
 	}
-	h := Handler{Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "fanfare_up 1") }),
+	h := Handler{Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, "fanfare_up 1")
+	}),
 		Healthy: func() string { return "" }, Ready: func() string { return "waits" }}
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	for _, host := range []string{"127.0.0.1", "0.0.0.0"} {

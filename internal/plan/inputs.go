@@ -8,8 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/fanfare-lb/fanfare/proxy/obstacle"
-
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/fanfare-lb/fanfare/bgp"
@@ -18,6 +16,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/membership"
 	"github.com/fanfare-lb/fanfare/l2"
 	"github.com/fanfare-lb/fanfare/proxy"
+	"github.com/fanfare-lb/fanfare/proxy/obstacle"
 )
 
 // Inputs are what a node decides by, except Services: the node itself, its routers, the pools.
@@ -180,7 +179,8 @@ func (in *Inputs) interfaceProblems() (all []cluster.Problem) {
 			continue
 		}
 		if !slices.ContainsFunc(in.Interfaces, func(i l2.Interface) bool { ok, _ := a.Allows(i.Name); return ok }) {
-			all = append(all, cluster.Problem{Object: cluster.Named("L2Advertisement", a.Name), Field: "spec.interfaces",
+			all = append(all, cluster.Problem{Object: cluster.Named("L2Advertisement", a.Name),
+				Field: "spec.interfaces",
 				Value: strings.Join(a.Interfaces, ", "), Code: cluster.NoInterface, Warning: true,
 				Message: fmt.Sprintf("node %s has no such interface in a subnet of a pool; correct the names, or "+
 					"exclude the node by nodeSelector", in.Node)})

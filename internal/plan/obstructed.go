@@ -4,10 +4,9 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/fanfare-lb/fanfare/proxy/obstacle"
-
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/proxy"
+	"github.com/fanfare-lb/fanfare/proxy/obstacle"
 )
 
 // obstruction is what the kernel of this node certainly drops.

@@ -7,11 +7,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fanfare-lb/fanfare/proxy/obstacle"
-
 	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/testing/plantest"
+	"github.com/fanfare-lb/fanfare/proxy/obstacle"
 )
 
 // obstructedWorld has one Service for each kind of endpoint that a node n1 can forward to. Its name
@@ -79,13 +78,15 @@ func TestObstructedAddresses(t *testing.T) {
 		want  string // the ends of announced addresses
 	}{
 		{"nothing", obstacle.Obstacle{}, all},
-		{"ip_forward=0", obstacle.Obstacle{Blocks: obstacle.FlowsTo(0, obstacle.ToPods) | obstacle.FlowsTo(0, obstacle.ToOtherNodes)},
+		{"ip_forward=0", obstacle.Obstacle{Blocks: obstacle.FlowsTo(0, obstacle.ToPods) |
+			obstacle.FlowsTo(0, obstacle.ToOtherNodes)},
 			"2 7 ::1 ::2"},
 		{"IPv6 forwarding=0", obstacle.Obstacle{Blocks: obstacle.FlowsTo(1, obstacle.ToPods) |
 			obstacle.FlowsTo(1, obstacle.ToOtherNodes)}, "1 2 3 4 5 6 7 8 ::2"},
 		{"to pods of this node", obstacle.Obstacle{Blocks: obstacle.FlowsTo(0, obstacle.ToPods)}, "2 5 7 8 ::1 ::2"},
 		{"to other nodes", obstacle.Obstacle{Blocks: obstacle.FlowsTo(0, obstacle.ToOtherNodes)}, "1 2 3 4 7 ::1 ::2"},
-		{"to this node's processes", obstacle.Obstacle{Blocks: obstacle.FlowsTo(0, obstacle.ToThisNode)}, "1 4 5 6 ::1 ::2"},
+		{"to this node's processes", obstacle.Obstacle{Blocks: obstacle.FlowsTo(0, obstacle.ToThisNode)},
+			"1 4 5 6 ::1 ::2"},
 	} {
 		tt.flows.Message = "the kernel drops it: do this"
 		snap := plantest.Snapshot(t, []byte(world))

@@ -142,8 +142,10 @@ func routerID(name string, addr netip.Addr) netip.Addr {
 // gatewayProblems returns the BGPPeers whose router is a gateway that this node does not have.
 func (r *routers) gatewayProblems() (all []cluster.Problem) {
 	for _, p := range r.withoutGateway {
-		all = append(all, cluster.Problem{Object: cluster.Named("BGPPeer", p.Name), Field: "spec.defaultGateway", Value: string(p.DefaultGateway),
-			Message: fmt.Sprintf("no such gateway is known on node %s; give it a default route, or name the router by peerAddress", r.node)})
+		all = append(all, cluster.Problem{Object: cluster.Named("BGPPeer", p.Name), Field: "spec.defaultGateway",
+			Value: string(p.DefaultGateway), Message: fmt.Sprintf(
+				"no such gateway is known on node %s; give it a default route, or name the "+
+					"router by peerAddress", r.node)})
 	}
 	return all
 }

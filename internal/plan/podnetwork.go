@@ -137,7 +137,8 @@ func (m PodCIDRMismatch) problems(self *cluster.Node) []cluster.Problem {
 		evidence = fmt.Sprintf("%s is a pod of node %s and one of these addresses, so it counts as a pod of this node",
 			m.Addr, m.Node)
 	}
-	return []cluster.Problem{{Object: cluster.Named("Node", self.Name), Field: "spec.podCIDRs", Value: prefixesText(self.PodCIDRs),
+	return []cluster.Problem{{Object: cluster.Named("Node", self.Name), Field: "spec.podCIDRs",
+		Value:   prefixesText(self.PodCIDRs),
 		Warning: true, Message: evidence + "; if pods have other addresses, start the speaker with " +
 			"--detect-local=interface-prefix=NAME, bridge=NAME or cidr=PREFIX"}}
 }

@@ -7,13 +7,12 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/fanfare-lb/fanfare/internal/cluster"
-
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/yaml"
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/testing/crdtest"
 )
 
@@ -93,7 +92,8 @@ func parser(text string) []cluster.Problem {
 // namesPlace allows for a rule that is about more than the field with the mistake.
 func namesPlace(errs field.ErrorList, place, want string) bool {
 	for _, e := range errs {
-		above := e.Field == "<nil>" || e.Field == "" || strings.HasPrefix(place, e.Field) || strings.HasPrefix(e.Field, place)
+		above := e.Field == "<nil>" || e.Field == "" || strings.HasPrefix(place, e.Field) ||
+			strings.HasPrefix(e.Field, place)
 		if above && strings.Contains(e.Error(), want) {
 			return true
 		}
@@ -138,7 +138,8 @@ func TestBoundsAgree(t *testing.T) {
 		{"BGPAdvertisement", "nodeSelector.matchExpressions", 8, requirement},
 		{"L2Advertisement", "pools", 64, text("lan-%d")},
 		{"L2Advertisement", "interfaces", 16, text("eth%d")},
-		{"L2Advertisement", "preferredNodeSelectors", 16, func(int) any { return map[string]any{"weight": 1, "preference": map[string]any{}} }},
+		{"L2Advertisement", "preferredNodeSelectors", 16,
+			func(int) any { return map[string]any{"weight": 1, "preference": map[string]any{}} }},
 		{"AddressClaim", "holders", 256, service},
 		{"AddressClaim", "reservedFor", 256, service},
 	} {
@@ -149,8 +150,10 @@ func TestBoundsAgree(t *testing.T) {
 			list = append(list, tt.entry(i))
 		}
 		accepted(t, v, s.Object(t, "", nested(tt.field, list)))
-		refused(t, v, s.Object(t, "", nested(tt.field, append(list, tt.entry(tt.most)))), crdtest.BadSpec{Field: "spec." + tt.field,
-			Says: fmt.Sprintf("has %d entries, and may have %d", tt.most+1, tt.most), API: fmt.Sprintf("must have at most %d items", tt.most)})
+		refused(t, v, s.Object(t, "", nested(tt.field, append(list, tt.entry(tt.most)))),
+			crdtest.BadSpec{Field: "spec." + tt.field,
+				Says: fmt.Sprintf("has %d entries, and may have %d", tt.most+1, tt.most),
+				API:  fmt.Sprintf("must have at most %d items", tt.most)})
 	}
 }
 
@@ -171,7 +174,8 @@ func FuzzAgreement(f *testing.F) {
 		{"BGPPeer", "routerID"}, {"BGPPeer", "passwordSecretRef.name"},
 		{"BGPAdvertisement", "pools"}, {"BGPAdvertisement", "communities"},
 		{"L2Advertisement", "interfaces"},
-		{"BGPAdvertisement", "nodeSelector.matchExpressions.key"}, {"BGPAdvertisement", "nodeSelector.matchExpressions.values"},
+		{"BGPAdvertisement", "nodeSelector.matchExpressions.key"},
+		{"BGPAdvertisement", "nodeSelector.matchExpressions.values"},
 		{"AddressPool", "serviceSelector.matchLabels.key"}, {"AddressPool", "serviceSelector.matchLabels.value"},
 		{"AddressClaim", "address"},
 	}
@@ -181,8 +185,9 @@ func FuzzAgreement(f *testing.F) {
 	}
 	for i := range fields {
 		for _, text := range []string{
-			"192.0.2.1", "192.0.2.0/24", "192.0.2.1-192.0.2.9", " 192.0.2.1 - 192.0.2.9 ", "2001:db8::1", "::1-::9", "2001:DB8::A", "fe80::1%eth0",
-			"::ffff:192.0.2.1", "0.0.0.0/0", "255.255.255.255", "127.0.0.1-127.0.0.2", "eth0", "eth*", "eth0.100", "lan", "Lan", "example.com/lan", "..", "-", "/", ":", "%",
+			"192.0.2.1", "192.0.2.0/24", "192.0.2.1-192.0.2.9", " 192.0.2.1 - 192.0.2.9 ", "2001:db8::1", "::1-::9",
+			"2001:DB8::A", "fe80::1%eth0", "::ffff:192.0.2.1", "0.0.0.0/0", "255.255.255.255", "127.0.0.1-127.0.0.2",
+			"eth0", "eth*", "eth0.100", "lan", "Lan", "example.com/lan", "..", "-", "/", ":", "%",
 			"64500:1", "large:1:2:3", "no-export", "65535:6", "64500:00001", "4294967295:1:1", "1.2.3.004", "\t", "é",
 		} {
 			f.Add(uint8(i), text)
@@ -202,7 +207,8 @@ func FuzzAgreement(f *testing.F) {
 		case "nodeSelector.matchExpressions.key":
 			spec = nested("nodeSelector.matchExpressions", []any{map[string]any{"key": text, "operator": "Exists"}})
 		case "nodeSelector.matchExpressions.values":
-			spec = nested("nodeSelector.matchExpressions", []any{map[string]any{"key": "a", "operator": "In", "values": []any{text}}})
+			spec = nested("nodeSelector.matchExpressions",
+				[]any{map[string]any{"key": "a", "operator": "In", "values": []any{text}}})
 		case "serviceSelector.matchLabels.key":
 			spec = nested("serviceSelector.matchLabels", map[string]any{text: "a"})
 		case "serviceSelector.matchLabels.value":
@@ -216,7 +222,8 @@ func FuzzAgreement(f *testing.F) {
 		}
 		object := s.Object(t, name, spec)
 		errs, p := serverSays(t, validators[at.kind], object), parser(object)
-		if len(errs) == 0 && len(p) != 0 && at.field == "addresses" && strings.Contains(text, "-") && strings.Contains(text, ":") {
+		if len(errs) == 0 && len(p) != 0 && at.field == "addresses" && strings.Contains(text, "-") &&
+			strings.Contains(text, ":") {
 			return // what CEL cannot see of IPv6 ranges
 		}
 		if (len(errs) == 0) != (len(p) == 0) {

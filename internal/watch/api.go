@@ -118,8 +118,9 @@ func OpenAPI(ctx context.Context, cfg *rest.Config, o Options) (a *API, err erro
 		}
 	}
 	s := a.Snapshot()
-	a.log.Info("API server read", "host", cfg.Host, "services", s.Services.Len(), "nodes", len(s.Nodes), "pools", len(s.Pools),
-		"peers", len(s.Peers), "advertisements", len(s.Advertisements)+len(s.L2Advertisements), "claims", s.Claims.Len(), "problems", len(s.Problems), "took", time.Since(began).Round(time.Millisecond))
+	a.log.Info("API server read", "host", cfg.Host, "services", s.Services.Len(), "nodes", len(s.Nodes), "pools",
+		len(s.Pools), "peers", len(s.Peers), "advertisements", len(s.Advertisements)+len(s.L2Advertisements), "claims",
+		s.Claims.Len(), "problems", len(s.Problems), "took", time.Since(began).Round(time.Millisecond))
 	return a, nil
 }
 
@@ -237,7 +238,8 @@ func (a *API) startL2(ctx context.Context) error {
 		err = start[*corev1.Node](ctx, a, nodes)
 	}
 	if a.needs == L2Speakers {
-		err = errors.Join(err, start[*discoveryv1.EndpointSlice](ctx, a, endpointSlices), start[*v1alpha1.SpeakerStatus](ctx, a, speakers))
+		err = errors.Join(err, start[*discoveryv1.EndpointSlice](ctx, a, endpointSlices),
+			start[*v1alpha1.SpeakerStatus](ctx, a, speakers))
 	}
 	return err
 }
@@ -278,7 +280,8 @@ func (a *API) Snapshot() *cluster.Snapshot {
 	s := a.builder.Snapshot()
 	if s != a.last {
 		known := a.healthProblems()
-		a.problems.write(slices.DeleteFunc(slices.Clone(a.builder.NewProblems()), func(p cluster.Problem) bool { return slices.Contains(known, p) }), time.Now())
+		a.problems.write(slices.DeleteFunc(slices.Clone(a.builder.NewProblems()),
+			func(p cluster.Problem) bool { return slices.Contains(known, p) }), time.Now())
 		a.last = s
 	}
 	return s

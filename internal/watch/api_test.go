@@ -11,9 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fanfare-lb/fanfare/internal/cluster"
-	"github.com/fanfare-lb/fanfare/internal/testing/clustertest"
-
 	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -24,6 +21,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/testing/clustertest"
 )
 
 // differs says in what the snapshot differs from that of objects.
@@ -45,8 +44,10 @@ func ordinary() []clustertest.Object {
 	pool := clustertest.Pool("lan", "192.0.2.0/24")
 	pool.Spec.Announce = v1alpha1.AnnounceAdvertised
 	return []clustertest.Object{
-		clustertest.Service("a", "192.0.2.1"), clustertest.Service("b"), clustertest.EndpointSlice("a1", "a", "10.0.0.1"), clustertest.EndpointSlice("b1", "b", "10.0.0.2", "10.0.0.3"),
-		clustertest.Node("n1"), clustertest.Node("n2"), pool, clustertest.Peer("tor", "10.0.0.254"), clustertest.Advertisement("lan", 24), clustertest.Claim("192.0.2.1", "a"),
+		clustertest.Service("a", "192.0.2.1"), clustertest.Service("b"),
+		clustertest.EndpointSlice("a1", "a", "10.0.0.1"), clustertest.EndpointSlice("b1", "b", "10.0.0.2", "10.0.0.3"),
+		clustertest.Node("n1"), clustertest.Node("n2"), pool, clustertest.Peer("tor", "10.0.0.254"),
+		clustertest.Advertisement("lan", 24), clustertest.Claim("192.0.2.1", "a"),
 		clustertest.Namespace("default", "a"), clustertest.ServiceCIDR("kubernetes", "10.96.0.0/16"),
 	}
 }
@@ -291,7 +292,8 @@ func TestAPIAway(t *testing.T) {
 	if a.InStep() {
 		t.Error("in step with an API server that is away")
 	}
-	if !before.Services.Same(gone.Services) || !before.Claims.Same(gone.Claims) || !clustertest.SameArray(before.Nodes, gone.Nodes) {
+	if !before.Services.Same(gone.Services) || !before.Claims.Same(gone.Claims) ||
+		!clustertest.SameArray(before.Nodes, gone.Nodes) {
 		t.Error("not everything stayed as it was")
 	}
 	m := a.metrics.of(services)
@@ -327,7 +329,8 @@ func TestAPIInStepUntilItEnds(t *testing.T) {
 	if !a.InStep() {
 		t.Error("not in step after the start")
 	}
-	s.refuse("endpointslices", apierrors.NewForbidden(schema.GroupResource{Resource: "endpointslices"}, "", fmt.Errorf("no role")))
+	s.refuse("endpointslices", apierrors.NewForbidden(schema.GroupResource{Resource: "endpointslices"}, "",
+		fmt.Errorf("no role")))
 	s.forget()
 	s.drop()
 	awaitAPI(t, a, func(s *cluster.Snapshot) string {
@@ -417,11 +420,16 @@ func TestAPIWithoutAdvertisements(t *testing.T) {
 		s.refuse("bgpadvertisements", refusal)
 		a := s.open(Options{})
 		snap := a.Snapshot()
-		if snap.Services.Len() == 0 || len(snap.Advertisements) != 0 || len(snap.Problems) != 2 || !strings.Contains(fmt.Sprint(snap.Problems), want) || !strings.Contains(fmt.Sprint(snap.Problems), "none of its addresses is announced") {
+		if snap.Services.Len() == 0 || len(snap.Advertisements) != 0 || len(snap.Problems) != 2 ||
+			!strings.Contains(fmt.Sprint(snap.Problems), want) ||
+			!strings.Contains(fmt.Sprint(snap.Problems), "none of its addresses is announced") {
 			t.Errorf("problems %v, want %q", snap.Problems, want)
 		}
-		again := s.open(Options{Known: &cluster.Configuration{Advertisements: []*v1alpha1.BGPAdvertisement{clustertest.Advertisement("known", 24), clustertest.Advertisement("later", 24)}}})
-		if snap := again.Snapshot(); len(snap.Advertisements) != 2 || len(snap.Problems) == 0 || !strings.Contains(fmt.Sprint(snap.Problems), want) {
+		again := s.open(Options{Known: &cluster.Configuration{
+			Advertisements: []*v1alpha1.BGPAdvertisement{clustertest.Advertisement("known", 24),
+				clustertest.Advertisement("later", 24)}}})
+		if snap := again.Snapshot(); len(snap.Advertisements) != 2 || len(snap.Problems) == 0 ||
+			!strings.Contains(fmt.Sprint(snap.Problems), want) {
 			t.Errorf("after a restart: advertisements %v, problems %v", snap.Advertisements, snap.Problems)
 		}
 		s.refuse("bgpadvertisements", nil)
@@ -450,7 +458,8 @@ func TestAPIWithoutNamespaces(t *testing.T) {
 	s.refuse("servicecidrs", nil)
 	awaitAPI(t, a, differs(cluster.Parse(s.all()...)))
 
-	s.refuse("namespaces", apierrors.NewForbidden(schema.GroupResource{Resource: "namespaces"}, "", fmt.Errorf("no role")))
+	s.refuse("namespaces", apierrors.NewForbidden(schema.GroupResource{Resource: "namespaces"}, "",
+		fmt.Errorf("no role")))
 	a = s.open(Options{})
 	snap := a.Snapshot()
 	if len(snap.Problems) != 1 || !strings.Contains(snap.Problems[0].Message, "namespaces cannot be read since") {
@@ -461,7 +470,8 @@ func TestAPIWithoutNamespaces(t *testing.T) {
 		t.Errorf("barred %q", why)
 	}
 	s.refuse("namespaces", nil)
-	if why := pool.Excludes(snap.Services.At(0).Spec, awaitAPI(t, a, differs(cluster.Parse(s.all()...))).Namespaces); why != "" {
+	if why := pool.Excludes(snap.Services.At(0).Spec,
+		awaitAPI(t, a, differs(cluster.Parse(s.all()...))).Namespaces); why != "" {
 		t.Errorf("barred %q", why)
 	}
 }
@@ -474,7 +484,10 @@ func TestAPILostCRD(t *testing.T) {
 	s.forget()
 	s.drop()
 	awaitAPI(t, a, func(s *cluster.Snapshot) string {
-		want := cluster.Problem{Object: cluster.Named("CustomResourceDefinition", "bgppeers.fanfare.io"), Message: "is not installed; apply manifests/crds/fanfare.io_bgppeers.yaml"}
+		want := cluster.Problem{
+			Object:  cluster.Named("CustomResourceDefinition", "bgppeers.fanfare.io"),
+			Message: "is not installed; apply manifests/crds/fanfare.io_bgppeers.yaml",
+		}
 		if !slices.Equal(s.Problems, []cluster.Problem{want}) {
 			return fmt.Sprint(s.Problems)
 		}

@@ -15,9 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fanfare-lb/fanfare/internal/cluster"
-	"github.com/fanfare-lb/fanfare/internal/testing/clustertest"
-
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -34,6 +31,8 @@ import (
 	restwatch "k8s.io/client-go/rest/watch"
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/testing/clustertest"
 )
 
 // An apiServer lists and watches as kube-apiserver does: over HTTP, in protobuf
@@ -115,7 +114,9 @@ func (s *apiServer) up() {
 	s.process++
 	process := s.process
 	s.mu.Unlock()
-	s.http = &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.serve(w, r, process) })}
+	s.http = &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.serve(w, r, process)
+	})}
 	go s.http.Serve(l)
 }
 
@@ -271,7 +272,8 @@ func (s *apiServer) parse(r *http.Request) (q apiRequest, err error) {
 		if secret, ok := o.(*corev1.Secret); ok {
 			set["type"] = string(secret.Type)
 		}
-		return gvk[0] == q.gvk && l.Matches(labels.Set(o.GetLabels())) && f.Matches(set) && strings.HasPrefix(r.URL.Path, within(o, q.resource))
+		return gvk[0] == q.gvk && l.Matches(labels.Set(o.GetLabels())) && f.Matches(set) &&
+			strings.HasPrefix(r.URL.Path, within(o, q.resource))
 	}
 	return q, errors.Join(err, lerr)
 }
@@ -347,7 +349,8 @@ func (q apiRequest) write(w http.ResponseWriter, code int, o runtime.Object) {
 func (s *apiServer) current(q apiRequest) (objects []runtime.Object, version int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, key := range slices.SortedFunc(maps.Keys(s.objects), func(a, b cluster.Key) int { return a.Name.Compare(b.Name) }) {
+	for _, key := range slices.SortedFunc(maps.Keys(s.objects),
+		func(a, b cluster.Key) int { return a.Name.Compare(b.Name) }) {
 		if o := s.objects[key]; q.matches(o) {
 			objects = append(objects, o.DeepCopyObject())
 		}
@@ -376,7 +379,8 @@ func (s *apiServer) serveWatch(w http.ResponseWriter, r *http.Request, q apiRequ
 	w.Header().Set("Content-Type", q.media.MediaType+";stream=watch")
 	w.WriteHeader(http.StatusOK)
 	gv := q.gvk.GroupVersion()
-	frames := streaming.NewEncoder(q.media.StreamSerializer.NewFrameWriter(w), q.codecs.EncoderForVersion(q.media.StreamSerializer.Serializer, gv))
+	frames := streaming.NewEncoder(q.media.StreamSerializer.NewFrameWriter(w),
+		q.codecs.EncoderForVersion(q.media.StreamSerializer.Serializer, gv))
 	out := restwatch.NewEncoder(frames, q.codecs.EncoderForVersion(q.media.Serializer, gv))
 	send := func(typ apiwatch.EventType, o runtime.Object) {
 		// The encoder writes into the object. The client may be gone.

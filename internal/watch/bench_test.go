@@ -9,10 +9,10 @@ import (
 	"strings"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/testing/clustertest"
-
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 const many = 10_000
@@ -35,7 +35,8 @@ func manyObjects(b *testing.B) string {
 	dir := b.TempDir()
 	for i := range many {
 		must(b, os.WriteFile(filepath.Join(dir, fmt.Sprintf("slice-%05d.yaml", i)), []byte(sliceYAML(i, 0)), 0o644))
-		must(b, os.WriteFile(filepath.Join(dir, fmt.Sprintf("service-%05d.yaml", i)), []byte(service(fmt.Sprint("s", i), 80)), 0o644))
+		must(b, os.WriteFile(filepath.Join(dir, fmt.Sprintf("service-%05d.yaml", i)),
+			[]byte(service(fmt.Sprint("s", i), 80)), 0o644))
 	}
 	return dir
 }

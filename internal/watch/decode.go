@@ -153,7 +153,8 @@ func decodeFile(name string, text []byte, old []document, saved map[cluster.Key]
 const batchSize = 32
 
 // decodeDocuments decodes documents, unless their text is known. The error is a *syntaxError.
-func decodeDocuments(texts []text, known map[[sha256.Size]byte][]item, lastGood func(item) runtime.Object) ([]document, error) {
+func decodeDocuments(texts []text, known map[[sha256.Size]byte][]item,
+	lastGood func(item) runtime.Object) ([]document, error) {
 	docs := make([]document, 0, len(texts))
 	for _, t := range texts {
 		d := document{sum: sha256.Sum256(t.text), line: t.line}
@@ -326,7 +327,8 @@ type head struct {
 func decodeObjects(j []byte, of schema.GroupVersionKind) []item {
 	var h head
 	if err := strictjson.UnmarshalCaseSensitivePreserveInts(j, &h); err != nil {
-		return bad("is no Kubernetes object: apiVersion, kind, metadata.name or metadata.namespace is no text, or all of them are missing")
+		return bad("is no Kubernetes object: apiVersion, kind, metadata.name or metadata.namespace is no text, or " +
+			"all of them are missing")
 	}
 	gv, err := schema.ParseGroupVersion(h.APIVersion)
 	if err != nil {
@@ -349,7 +351,8 @@ func decodeObjects(j []byte, of schema.GroupVersionKind) []item {
 		return bad("has no kind; write one such as kind: AddressPool")
 	case !ok && gvk.Group == metalLB && h.Metadata.Name != "":
 		it := item{key: h.key("MetalLB's "+gvk.Kind, true)}
-		it.problems.Add("apiVersion", h.APIVersion, "is an object of MetalLB; `fanfare migrate metallb --files FILE` converts it")
+		it.problems.Add("apiVersion", h.APIVersion,
+			"is an object of MetalLB; `fanfare migrate metallb --files FILE` converts it")
 		return []item{it}
 	case !ok && misspelt(gvk):
 		return bad(fmt.Sprintf("there is no kind %s in %q%s", gvk.Kind, h.APIVersion, suggestKind(gvk.Kind)))
@@ -360,7 +363,8 @@ func decodeObjects(j []byte, of schema.GroupVersionKind) []item {
 	}
 	it := item{key: h.key(gvk.Kind, k.namespaced), uid: h.Metadata.UID}
 	if gvk.Version != k.version {
-		it.problems.Add("apiVersion", h.APIVersion, fmt.Sprintf("write %s", gvk.GroupKind().WithVersion(k.version).GroupVersion()))
+		it.problems.Add("apiVersion", h.APIVersion,
+			fmt.Sprintf("write %s", gvk.GroupKind().WithVersion(k.version).GroupVersion()))
 		return []item{it}
 	}
 	empty, err := scheme.New(gvk)

@@ -19,7 +19,8 @@ func TestDecodeLargeFile(t *testing.T) {
 	got, err := decodeFile("all.yaml", file(), nil, nil)
 	must(t, err)
 	for i, d := range got {
-		if want := fmt.Sprint("s", i); len(d.items) != 1 || d.items[0].obj == nil || d.items[0].key.Name.Name != want || d.line != max(1, 5*i) {
+		if want := fmt.Sprint("s", i); len(d.items) != 1 || d.items[0].obj == nil || d.items[0].key.Name.Name != want ||
+			d.line != max(1, 5*i) {
 			t.Fatalf("document %d in line %d: %v, want %s", i, d.line, d.items, want)
 		}
 	}
@@ -44,7 +45,9 @@ func TestSplitJSONLines(t *testing.T) {
 	if got := fmt.Sprint(lines); got != "[1 4 4 6]" {
 		t.Errorf("lines %s", got)
 	}
-	for text, want := range map[string]string{"{}\n{\n]": "line 3: ", "{}\n{}\n{": "line 2: ", "{} \n\n x": "line 3: "} {
+	for text, want := range map[string]string{
+		"{}\n{\n]": "line 3: ", "{}\n{}\n{": "line 2: ", "{} \n\n x": "line 3: ",
+	} {
 		if _, err := splitJSON([]byte(text)); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%q: %v, want %s", text, err, want)
 		}

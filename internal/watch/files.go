@@ -420,7 +420,9 @@ func (f *Files) setOrigin(key cluster.Key, from origin) {
 		f.origins[key] = list
 		f.builder.Set(list[0].obj, list[0].file)
 		for _, o := range list[1:] {
-			p = append(p, cluster.Problem{Object: key, File: o.file, Message: "is in " + list[0].file + " too, which counts; remove one of them"})
+			p = append(p, cluster.Problem{
+				Object: key, File: o.file, Message: "is in " + list[0].file + " too, which counts; remove one of them",
+			})
 		}
 	}
 	f.builder.Report("copies of "+key.String(), p)
@@ -439,7 +441,9 @@ func (fl *file) problems() []cluster.Problem {
 			}
 			p = append(p, it.report().Of(it.key, fl.name)...)
 			if seen[it.key] {
-				p = append(p, cluster.Problem{Object: it.key, File: at, Message: "is in this file before, and that counts; remove one of them"})
+				p = append(p, cluster.Problem{
+					Object: it.key, File: at, Message: "is in this file before, and that counts; remove one of them",
+				})
 			}
 			seen[it.key] = true
 		}

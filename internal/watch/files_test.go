@@ -88,7 +88,8 @@ func summary(s *cluster.Snapshot) string {
 }
 
 func service(name string, port int) string {
-	return fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: %s}\nspec: {type: LoadBalancer, ports: [{port: %d}]}\n", name, port)
+	return fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: %s}\nspec: {type: LoadBalancer, "+
+		"ports: [{port: %d}]}\n", name, port)
 }
 
 const brokenYAML = "apiVersion: v1\nkind: Service\nmetadata: {name: a\nspec: {}\n"

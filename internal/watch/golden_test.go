@@ -14,10 +14,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fanfare-lb/fanfare/internal/cluster"
-
 	gocmp "github.com/google/go-cmp/cmp"
 	"golang.org/x/tools/txtar"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
 var update = flag.Bool("update", false, "write the golden files again")
@@ -92,7 +92,9 @@ func render(s *cluster.Snapshot) string {
 	}
 	for _, n := range s.Nodes {
 		fmt.Fprintf(&b, "node %s%s%s%s%s\n", n.Name, list(" ip ", n.InternalIPs), list(" pods ", n.PodCIDRs),
-			when(n.Excluded, " excluded"), when(n.Leaving != "", " leaving: "+n.Leaving)+when(n.NetworkUnavailable, " network unavailable")+when(n.NotReady, " not ready")+when(n.ReadyUnknown, " silent"))
+			when(n.Excluded, " excluded"), when(n.Leaving != "", " leaving: "+n.Leaving)+
+				when(n.NetworkUnavailable, " network unavailable")+when(n.NotReady, " not ready")+
+				when(n.ReadyUnknown, " silent"))
 	}
 	for _, n := range s.Namespaces {
 		fmt.Fprintf(&b, "namespace %s %s\n", n.Name, n.Labels)
@@ -116,7 +118,8 @@ func render(s *cluster.Snapshot) string {
 		fmt.Fprintf(&b, "speaker %s%s\n", sp.Node, list(" ", sp.Interfaces))
 	}
 	for c := range s.Claims.All() {
-		fmt.Fprintf(&b, "claim %s pool %s%s%s%s\n", c.Addr, cmp.Or(c.Pool, "-"), list(" holders ", c.Holders), when(c.Node != "", " at "+c.Node), when(c.Reserved, " reserved")+list(" kept for ", c.ReservedFor))
+		fmt.Fprintf(&b, "claim %s pool %s%s%s%s\n", c.Addr, cmp.Or(c.Pool, "-"), list(" holders ", c.Holders),
+			when(c.Node != "", " at "+c.Node), when(c.Reserved, " reserved")+list(" kept for ", c.ReservedFor))
 	}
 	for a := range s.Assignments.All() {
 		fmt.Fprintf(&b, "assigned %s %s pool %s\n", a.Addr, a.Service, cmp.Or(a.Pool, "-"))
@@ -128,15 +131,18 @@ func render(s *cluster.Snapshot) string {
 }
 
 func renderPool(b *strings.Builder, p *cluster.Pool) {
-	fmt.Fprintf(b, "pool %s %s%s%s", p.Name, p.Allocation, list(" ", p.Ranges), when(p.AvoidBuggyIPs, " avoids buggy IPs"))
-	b.WriteString(when(p.Priority != 0, fmt.Sprint(" priority ", p.Priority)) + when(p.Quota != 0, fmt.Sprint(" quota ", p.Quota)) +
+	fmt.Fprintf(b, "pool %s %s%s%s", p.Name, p.Allocation, list(" ", p.Ranges),
+		when(p.AvoidBuggyIPs, " avoids buggy IPs"))
+	b.WriteString(when(p.Priority != 0, fmt.Sprint(" priority ", p.Priority)) +
+		when(p.Quota != 0, fmt.Sprint(" quota ", p.Quota)) +
 		when(p.Namespaces != nil, " for namespaces "+strings.Join(p.Namespaces, ", ")))
 	b.WriteString(gateText(" for namespaces ", p.NamespaceSelector) + gateText(" for services ", p.ServiceSelector))
 	for _, o := range p.Occupied {
 		fmt.Fprintf(b, " but %s", o.Text())
 	}
 	b.WriteString(when(p.ReservedQuota != cluster.DefaultReservedQuota, fmt.Sprint(" reserves ", p.ReservedQuota)) +
-		when(p.ServiceCommunities != nil, " allows"+communitiesText(p.ServiceCommunities)) + when(p.AllowL2Node, " allows nodes"))
+		when(p.ServiceCommunities != nil, " allows"+communitiesText(p.ServiceCommunities)) +
+		when(p.AllowL2Node, " allows nodes"))
 	b.WriteString("\n")
 }
 
@@ -158,13 +164,19 @@ func sharingText(s *cluster.Sharing) string {
 }
 
 func renderService(b *strings.Builder, s cluster.Service) {
-	fmt.Fprintf(b, "service %s %s external %s internal %s", s.Name, s.IPFamilyPolicy, s.ExternalTrafficPolicy, s.InternalTrafficPolicy)
-	b.WriteString(list(" ", s.IPFamilies) + when(s.Class != "", " class "+s.Class) + when(!s.Created.IsZero(), " created "+s.Created.Format("2006-01-02")))
-	b.WriteString(when(s.PublishNotReady, " publishes not ready") + list(" wants ", s.Requested) + list(" wants pool ", s.RequestedPools) + sharingText(s.Sharing) + when(s.Reserve, " keeps its addresses"))
+	fmt.Fprintf(b, "service %s %s external %s internal %s", s.Name, s.IPFamilyPolicy, s.ExternalTrafficPolicy,
+		s.InternalTrafficPolicy)
+	b.WriteString(list(" ", s.IPFamilies) + when(s.Class != "", " class "+s.Class) +
+		when(!s.Created.IsZero(), " created "+s.Created.Format("2006-01-02")))
+	b.WriteString(when(s.PublishNotReady, " publishes not ready") + list(" wants ", s.Requested) +
+		list(" wants pool ", s.RequestedPools) + sharingText(s.Sharing) + when(s.Reserve, " keeps its addresses"))
 	b.WriteString(when(len(s.Labels) > 0, " labels "+s.Labels.String()))
-	b.WriteString(when(s.Restricted, " only for"+cmp.Or(list(" ", s.Sources), " no client")) + when(s.Affinity != 0, " affinity "+s.Affinity.String()))
-	b.WriteString(when(s.HealthCheckPort != 0, fmt.Sprintf(" health at %d", s.HealthCheckPort)) + when(s.ServiceProxy != "", " proxied by "+s.ServiceProxy))
-	b.WriteString(when(s.Scheduler != cluster.SchedulerRandom, " scheduler "+s.Scheduler) + communitiesText(s.Communities) + when(s.L2Node != "", " at "+s.L2Node))
+	b.WriteString(when(s.Restricted, " only for"+cmp.Or(list(" ", s.Sources), " no client")) +
+		when(s.Affinity != 0, " affinity "+s.Affinity.String()))
+	b.WriteString(when(s.HealthCheckPort != 0, fmt.Sprintf(" health at %d", s.HealthCheckPort)) +
+		when(s.ServiceProxy != "", " proxied by "+s.ServiceProxy))
+	b.WriteString(when(s.Scheduler != cluster.SchedulerRandom, " scheduler "+s.Scheduler) +
+		communitiesText(s.Communities) + when(s.L2Node != "", " at "+s.L2Node))
 	for _, p := range s.Problems {
 		b.WriteString(" " + string(p.Code))
 	}
@@ -183,20 +195,24 @@ func renderService(b *strings.Builder, s cluster.Service) {
 		for _, e := range subset.List {
 			fmt.Fprintf(b, "    %s on %s%s%s%s\n", e.Addr, cmp.Or(e.Node, "-"),
 				when(!e.Ready, " not ready"), when(!e.Serving, " not serving"), when(e.Terminating, " terminating")+
-					when(e.ForZones != "", " for zones "+string(e.ForZones))+when(e.ForNodes != "", " for nodes "+string(e.ForNodes)))
+					when(e.ForZones != "", " for zones "+string(e.ForZones))+
+					when(e.ForNodes != "", " for nodes "+string(e.ForNodes)))
 		}
 	}
 }
 
 func renderAdvertisement(b *strings.Builder, a *cluster.Advertisement) {
-	fmt.Fprintf(b, "advertisement %s /%d /%d%s%s%s%s", a.Name, a.Length4, a.Length6, list(" pools ", a.Pools), list(" peers ", a.Peers),
-		when(!a.ServiceSelector.Empty(), " services "+a.ServiceSelector.String()), when(!a.NodeSelector.Empty(), " nodes "+a.NodeSelector.String()))
-	b.WriteString(communitiesText(a.Communities) + optional(" local preference ", a.LocalPref) + optional(" med ", a.MED) + optional(" prepend ", a.Prepend) + "\n")
+	fmt.Fprintf(b, "advertisement %s /%d /%d%s%s%s%s", a.Name, a.Length4, a.Length6, list(" pools ", a.Pools),
+		list(" peers ", a.Peers), when(!a.ServiceSelector.Empty(), " services "+a.ServiceSelector.String()),
+		when(!a.NodeSelector.Empty(), " nodes "+a.NodeSelector.String()))
+	b.WriteString(communitiesText(a.Communities) + optional(" local preference ", a.LocalPref) +
+		optional(" med ", a.MED) + optional(" prepend ", a.Prepend) + "\n")
 }
 
 func renderL2Advertisement(b *strings.Builder, a *cluster.L2Advertisement) {
 	fmt.Fprintf(b, "l2 advertisement %s%s%s%s%s", a.Name, list(" pools ", a.Pools), list(" on ", a.Interfaces),
-		when(!a.ServiceSelector.Empty(), " services "+a.ServiceSelector.String()), when(!a.NodeSelector.Empty(), " nodes "+a.NodeSelector.String()))
+		when(!a.ServiceSelector.Empty(), " services "+a.ServiceSelector.String()),
+		when(!a.NodeSelector.Empty(), " nodes "+a.NodeSelector.String()))
 	for _, p := range a.Preferred {
 		fmt.Fprintf(b, " prefers %s by %d", cmp.Or(p.Selector.String(), "all"), p.Weight)
 	}
@@ -218,18 +234,25 @@ func communitiesText(c *cluster.Communities) string {
 }
 
 func renderPeer(b *strings.Builder, p *cluster.Peer) {
-	fmt.Fprintf(b, "peer %s AS%d at %s port %d, we are AS%d", p.Name, p.PeerASN, when(p.PeerAddress.IsValid(), p.PeerAddress.String())+p.Interface, p.PeerPort, p.MyASN)
+	fmt.Fprintf(b, "peer %s AS%d at %s port %d, we are AS%d", p.Name, p.PeerASN,
+		when(p.PeerAddress.IsValid(), p.PeerAddress.String())+p.Interface, p.PeerPort, p.MyASN)
 	b.WriteString(when(p.Secret != "", " secret "+p.Secret+" of "+strconv.Itoa(len(p.Password))+" bytes"))
 	if p.BFD.Multiplier != 0 {
-		fmt.Fprintf(b, " bfd %s/%s x%d%s", p.BFD.Transmit, p.BFD.Receive, p.BFD.Multiplier, when(p.BFD.Passive, " passive"))
+		fmt.Fprintf(b, " bfd %s/%s x%d%s", p.BFD.Transmit, p.BFD.Receive, p.BFD.Multiplier,
+			when(p.BFD.Passive, " passive"))
 	}
 	b.WriteString(when(p.External, " external") + when(p.LocalASN != p.MyASN, fmt.Sprintf(" as AS%d", p.LocalASN)))
-	b.WriteString(when(p.DefaultGateway != "", " gateway "+string(p.DefaultGateway)) + when(p.Device != "", " by "+p.Device) + when(p.Passive, " passive") + when(p.Weights, " weights"))
-	b.WriteString(when(p.SourceInterface != "", " from "+p.SourceInterface) + when(p.TTLSecurityHops != 0, fmt.Sprintf(" within %d hops", p.TTLSecurityHops)))
-	b.WriteString(when(p.SourceAddress.IsValid(), " from "+p.SourceAddress.String()) + when(p.RouterID.IsValid(), " id "+p.RouterID.String()))
+	b.WriteString(when(p.DefaultGateway != "", " gateway "+string(p.DefaultGateway)) +
+		when(p.Device != "", " by "+p.Device) + when(p.Passive, " passive") + when(p.Weights, " weights"))
+	b.WriteString(when(p.SourceInterface != "", " from "+p.SourceInterface) +
+		when(p.TTLSecurityHops != 0, fmt.Sprintf(" within %d hops", p.TTLSecurityHops)))
+	b.WriteString(when(p.SourceAddress.IsValid(), " from "+p.SourceAddress.String()) +
+		when(p.RouterID.IsValid(), " id "+p.RouterID.String()))
 	b.WriteString(when(!p.NodeSelector.Empty(), " nodes "+p.NodeSelector.String()))
-	b.WriteString(when(p.HoldTime != 0, " hold "+p.HoldTime.String()) + when(p.KeepaliveTime != 0, " keepalive "+p.KeepaliveTime.String()))
-	b.WriteString(when(p.ConnectTime != 0, " connect "+p.ConnectTime.String()) + when(p.EBGPMultihopTTL != 0, fmt.Sprintf(" ttl %d", p.EBGPMultihopTTL)))
+	b.WriteString(when(p.HoldTime != 0, " hold "+p.HoldTime.String()) +
+		when(p.KeepaliveTime != 0, " keepalive "+p.KeepaliveTime.String()))
+	b.WriteString(when(p.ConnectTime != 0, " connect "+p.ConnectTime.String()) +
+		when(p.EBGPMultihopTTL != 0, fmt.Sprintf(" ttl %d", p.EBGPMultihopTTL)))
 	b.WriteString(when(p.GracefulRestart, " restart "+p.RestartTime.String()) + "\n")
 }
 
@@ -261,7 +284,8 @@ func TestSamples(t *testing.T) {
 	if len(s.Problems) != 0 {
 		t.Errorf("problems: %v", s.Problems)
 	}
-	if s.Services.Len() != 1 || s.Services.At(0).Endpoints == nil || len(s.Pools) != 3 || len(s.Peers) != 2 || len(s.Advertisements) != 1 || len(s.L2Advertisements) != 1 {
+	if s.Services.Len() != 1 || s.Services.At(0).Endpoints == nil || len(s.Pools) != 3 || len(s.Peers) != 2 ||
+		len(s.Advertisements) != 1 || len(s.L2Advertisements) != 1 {
 		t.Errorf("the samples do not make a whole:\n%s", render(s))
 	}
 }
@@ -296,7 +320,8 @@ func TestDocumentedObjects(t *testing.T) {
 			// the problem itself, in the words about the objects.
 			bad := slices.DeleteFunc(slices.Clone(f.Snapshot().Problems), func(p cluster.Problem) bool {
 				p.File = ""
-				return strings.HasSuffix(p.Message, " of this name") || strings.Contains(string(text), "\n"+p.String()+"\n")
+				return strings.HasSuffix(p.Message, " of this name") ||
+					strings.Contains(string(text), "\n"+p.String()+"\n")
 			})
 			if len(bad) != 0 {
 				t.Errorf("%s: problems %v of\n%s", name, bad, m[1])

@@ -65,7 +65,8 @@ func (a *API) record(ctx context.Context, r resource, err error) {
 		return
 	case now == none:
 		delete(a.failures, r)
-		a.log.Info("API server: readable again", "resource", r.String(), "after", time.Since(old.since).Round(time.Millisecond))
+		a.log.Info("API server: readable again", "resource", r.String(), "after",
+			time.Since(old.since).Round(time.Millisecond))
 	default:
 		t := readFailure{now, old.since, err}
 		if old.fault == none {
@@ -134,9 +135,13 @@ func (f readFailure) problem(r resource) cluster.Problem {
 		}
 	case f.fault == missing || f.fault == forbidden:
 		return cluster.Problem{
-			Object:  serverKey,
-			Message: fmt.Sprintf("%s cannot be read since %s: %s; apply the roles in manifests, or look at the credentials", r, since, f.err),
+			Object: serverKey,
+			Message: fmt.Sprintf("%s cannot be read since %s: %s; apply the roles in manifests, or "+
+				"look at the credentials", r, since, f.err),
 		}
 	}
-	return cluster.Problem{Object: serverKey, Message: fmt.Sprintf("does not answer since %s: %s; what was known then stays in use", since, f.err)}
+	return cluster.Problem{
+		Object: serverKey, Message: fmt.Sprintf("does not answer since %s: %s; what was known then stays in use", since,
+			f.err),
+	}
 }

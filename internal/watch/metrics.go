@@ -17,7 +17,8 @@ type metrics struct {
 func newMetrics(r prometheus.Registerer) *metrics {
 	auto := promauto.With(r)
 	counter := func(name, help string) *prometheus.CounterVec {
-		return auto.NewCounterVec(prometheus.CounterOpts{Namespace: "fanfare", Subsystem: "watch", Name: name, Help: help}, []string{"resource"})
+		return auto.NewCounterVec(prometheus.CounterOpts{Namespace: "fanfare", Subsystem: "watch", Name: name,
+			Help: help}, []string{"resource"})
 	}
 	return &metrics{
 		events: counter("events_total", "Changes of objects that the API server told."),

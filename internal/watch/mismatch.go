@@ -64,7 +64,8 @@ func (p *matcher) match(t reflect.Type, v any, at *field.Path) {
 // decodesItself reports whether a type has its own form in JSON, as Duration does.
 func decodesItself(t reflect.Type) bool {
 	pt := reflect.PointerTo(t)
-	return pt.Implements(reflect.TypeFor[json.Unmarshaler]()) || pt.Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
+	return pt.Implements(reflect.TypeFor[json.Unmarshaler]()) ||
+		pt.Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
 }
 
 // matchStruct proposes a field of a similar name for an unknown one. In the status that is only a warning: a cluster

@@ -39,7 +39,8 @@ func (l *problemLog) write(all []cluster.Problem, now time.Time) {
 		case namespace == "" || n <= maxProblemLines:
 			l.log.Warn(l.message, "err", p.String())
 		case n == maxProblemLines+1:
-			l.log.Warn("more problems with objects of a namespace are not logged now; fanfare status lists all", "namespace", namespace, "for", problemInterval)
+			l.log.Warn("more problems with objects of a namespace are not logged now; fanfare status lists all",
+				"namespace", namespace, "for", problemInterval)
 		}
 	}
 }

@@ -27,12 +27,18 @@ func TestProblemLogBounds(t *testing.T) {
 	now := time.Unix(1000, 0)
 	var all []cluster.Problem
 	for i := range 2000 {
-		all = append(all, cluster.Problem{Object: cluster.Key{Kind: "Service", Name: cluster.Name{Namespace: "evil", Name: fmt.Sprintf("s%d", i)}}, Message: "wrong"})
+		all = append(all, cluster.Problem{
+			Object:  cluster.Key{Kind: "Service", Name: cluster.Name{Namespace: "evil", Name: fmt.Sprintf("s%d", i)}},
+			Message: "wrong",
+		})
 	}
 	for i := range 2 * maxProblemLines {
-		all = append(all, cluster.Problem{Object: cluster.Named("AddressPool", fmt.Sprintf("p%d", i)), Message: "wrong"})
+		all = append(all, cluster.Problem{
+			Object: cluster.Named("AddressPool", fmt.Sprintf("p%d", i)), Message: "wrong",
+		})
 	}
-	l.write(append(all, cluster.Problem{Object: cluster.Key{Kind: "Service", Name: cluster.Name{Namespace: "shop", Name: "web"}}, Message: "wrong"}), now)
+	l.write(append(all, cluster.Problem{Object: cluster.Key{Kind: "Service",
+		Name: cluster.Name{Namespace: "shop", Name: "web"}}, Message: "wrong"}), now)
 	if n := lines("Service evil/"); n != maxProblemLines {
 		t.Errorf("%d lines of one namespace, want %d", n, maxProblemLines)
 	}

@@ -154,7 +154,8 @@ func watchResource[T object](ctx context.Context, a *API, r resource) (<-chan st
 	}
 	var zero T
 	pause := backoff
-	reflector := cache.NewReflectorWithOptions(source, zero, w, cache.ReflectorOptions{Name: r.String(), Backoff: &pause})
+	reflector := cache.NewReflectorWithOptions(source, zero, w,
+		cache.ReflectorOptions{Name: r.String(), Backoff: &pause})
 	// client-go treats the end of an HTTP/2 connection as an error of the server, and would list.
 	reflector.MaxInternalErrorRetryDuration = maxResume
 	go reflector.RunWithContext(ctx)

@@ -30,7 +30,9 @@ func (f SavedSnapshot) Save(s *cluster.Snapshot) error { return WriteSnapshot(f.
 // Confirm records that the last saved snapshot was the API server's state at that Moment. It
 // replaces a file of some 70 bytes, so it may be called every few seconds.
 func (f SavedSnapshot) Confirm(at Moment) error {
-	if err := replaceFile(f.InStepPath, func(w *bufio.Writer) error { return json.NewEncoder(w).Encode(at) }); err != nil {
+	if err := replaceFile(f.InStepPath, func(w *bufio.Writer) error {
+		return json.NewEncoder(w).Encode(at)
+	}); err != nil {
 		return fmt.Errorf("confirm snapshot: %w", err)
 	}
 	return nil
@@ -48,7 +50,8 @@ func (f SavedSnapshot) Recall() (*cluster.Snapshot, time.Duration, error) {
 		return nil, 0, err
 	}
 	if age > MaxSnapshotAge {
-		return nil, 0, fmt.Errorf("%s was last in step with the API server %s ago; after %s, addresses of pods may belong to others", f.Path, age.Round(time.Second), MaxSnapshotAge)
+		return nil, 0, fmt.Errorf("%s was last in step with the API server %s ago; after %s, addresses of pods "+
+			"may belong to others", f.Path, age.Round(time.Second), MaxSnapshotAge)
 	}
 	return s, age, nil
 }

@@ -59,12 +59,14 @@ func write(w *bufio.Writer, s *cluster.Snapshot) error {
 		return err
 	}
 	w.Write(bytes.TrimSuffix(head, []byte("}")))
-	err = errors.Join(writeList(w, "Services", s.Services.All()), writeList(w, "Claims", s.Claims.All()), writeList(w, "Assignments", s.Assignments.All()))
+	err = errors.Join(writeList(w, "Services", s.Services.All()), writeList(w, "Claims", s.Claims.All()),
+		writeList(w, "Assignments", s.Assignments.All()))
 	w.WriteString("}")
 	return err
 }
 
-// writeList writes a field that is a list, element by element. A bufio.Writer keeps its first error, which Flush returns.
+// writeList writes a field that is a list, element by element. A bufio.Writer keeps its first error, which Flush
+// returns.
 func writeList[T any](w *bufio.Writer, name string, list iter.Seq[T]) error {
 	fmt.Fprintf(w, ",%q:[", name)
 	encoder, separator := json.NewEncoder(w), ""
@@ -92,6 +94,7 @@ func ReadSnapshot(path string) (*cluster.Snapshot, error) {
 	if r.Version != fileVersion || r.Snapshot == nil {
 		return nil, fmt.Errorf("read snapshot: %s: version %d, want %d", path, r.Version, fileVersion)
 	}
-	r.Snapshot.Services, r.Snapshot.Claims, r.Snapshot.Assignments = cluster.ServiceSet(r.Services...), cluster.ClaimSet(r.Claims...), cluster.AssignmentSet(r.Assignments...)
+	r.Snapshot.Services, r.Snapshot.Claims, r.Snapshot.Assignments = cluster.ServiceSet(r.Services...),
+		cluster.ClaimSet(r.Claims...), cluster.AssignmentSet(r.Assignments...)
 	return r.Snapshot, nil
 }

@@ -56,7 +56,9 @@ func TestReadSnapshotRefuses(t *testing.T) {
 	if _, err := ReadSnapshot(file); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("without a file: %v", err)
 	}
-	for content, want := range map[string]string{"{": "cluster.json", `{"Version":99}`: "version 99, want 9", `{"Version":2}`: "version 2"} {
+	for content, want := range map[string]string{
+		"{": "cluster.json", `{"Version":99}`: "version 99, want 9", `{"Version":2}`: "version 2",
+	} {
 		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}

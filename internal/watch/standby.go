@@ -41,7 +41,8 @@ type Standby struct {
 // used, it returns standbyDelay after the start or [RefusedDelay] after the first refusal, whichever
 // is earlier, and the Source takes over later. It fails if open fails, or ctx ends, before there is
 // any snapshot.
-func OpenStandby(ctx context.Context, saved SavedSnapshot, log *slog.Logger, open func(ctx context.Context, refused func()) (LiveSource, error)) (*Standby, error) {
+func OpenStandby(ctx context.Context, saved SavedSnapshot, log *slog.Logger,
+	open func(ctx context.Context, refused func()) (LiveSource, error)) (*Standby, error) {
 	s := &Standby{changed: make(chan struct{}, 1)}
 	opened := make(chan error, 1)
 	refused := make(chan struct{})
@@ -71,7 +72,8 @@ func OpenStandby(ctx context.Context, saved SavedSnapshot, log *slog.Logger, ope
 	}
 	log.Warn("API server does not answer: using the snapshot from before", "age", age.Round(time.Second))
 	stale.Problems = []cluster.Problem{{Object: serverKey, Message: fmt.Sprintf(
-		"has not answered since the speaker started; its objects as of %s stay in use", time.Now().Add(-age).UTC().Format(time.RFC3339))}}
+		"has not answered since the speaker started; its objects as of %s stay in use",
+		time.Now().Add(-age).UTC().Format(time.RFC3339))}}
 	s.stale = stale
 	return s, nil
 }

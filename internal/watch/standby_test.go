@@ -36,11 +36,13 @@ func TestStandby(t *testing.T) {
 	}{
 		{"seconds ago", Moment{boot, time.Hour}, at(boot, time.Hour+20*time.Second), true, ""},
 		{"just young enough", Moment{boot, time.Hour}, at(boot, time.Hour+MaxSnapshotAge), true, ""},
-		{"too old", Moment{boot, time.Hour}, at(boot, 4*time.Hour), false, "was last in step with the API server 3h0m0s ago"},
+		{"too old", Moment{boot, time.Hour}, at(boot, 4*time.Hour), false,
+			"was last in step with the API server 3h0m0s ago"},
 		{"before a reboot", Moment{boot, time.Hour}, at("c7", time.Hour+time.Second), false, "not of this boot"},
 		{"from the future", Moment{boot, time.Hour}, at(boot, time.Minute), false, "not of this boot"},
 		{"by a version that did not confirm", Moment{}, at(boot, time.Minute), false, "in-step.json: no such file"},
-		{"no clock", Moment{boot, time.Hour}, func() (Moment, error) { return Moment{}, errors.New("broken clock") }, false, "broken clock"},
+		{"no clock", Moment{boot, time.Hour}, func() (Moment, error) { return Moment{}, errors.New("broken clock") },
+			false, "broken clock"},
 	} {
 		t.Run(tt.what, func(t *testing.T) {
 			dir := t.TempDir()
@@ -66,7 +68,9 @@ func startWhileAway(t *testing.T, file SavedSnapshot, old bool) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	began := time.Now()
-	api := &live{fixed: fixed{snapshot: &cluster.Snapshot{Pools: []*cluster.Pool{{Name: "new"}}}, changed: make(chan struct{}, 1)}}
+	api := &live{fixed: fixed{
+		snapshot: &cluster.Snapshot{Pools: []*cluster.Pool{{Name: "new"}}}, changed: make(chan struct{}, 1),
+	}}
 	s, err := OpenStandby(ctx, file, quiet, func(context.Context, func()) (LiveSource, error) {
 		time.Sleep(time.Hour)
 		return api, nil
@@ -111,20 +115,22 @@ func TestStandbyRefused(t *testing.T) {
 		t.Run(tt.what, func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {
 				dir := t.TempDir()
-				file := SavedSnapshot{filepath.Join(dir, "cluster.json"), filepath.Join(dir, "in-step.json"), func() (Moment, error) { return Moment{"b5b1", time.Hour}, nil }}
+				file := SavedSnapshot{filepath.Join(dir, "cluster.json"), filepath.Join(dir, "in-step.json"),
+					func() (Moment, error) { return Moment{"b5b1", time.Hour}, nil }}
 				err := errors.Join(file.Save(&cluster.Snapshot{}), file.Confirm(Moment{"b5b1", time.Hour}))
 				if err != nil {
 					t.Fatal(err)
 				}
 				began := time.Now()
-				s, err := OpenStandby(t.Context(), file, quiet, func(_ context.Context, refused func()) (LiveSource, error) {
-					time.AfterFunc(tt.refuses, func() {
-						refused()
-						refused() // by another request
+				s, err := OpenStandby(t.Context(), file, quiet,
+					func(_ context.Context, refused func()) (LiveSource, error) {
+						time.AfterFunc(tt.refuses, func() {
+							refused()
+							refused() // by another request
+						})
+						<-time.After(tt.answers)
+						return &live{fixed: fixed{snapshot: &cluster.Snapshot{}}, inStep: true}, nil
 					})
-					<-time.After(tt.answers)
-					return &live{fixed: fixed{snapshot: &cluster.Snapshot{}}, inStep: true}, nil
-				})
 				if took := time.Since(began); err != nil || took != tt.want || s.InStep() == tt.old {
 					t.Errorf("after %s, in step %v, error %v", took, s.InStep(), err)
 				}
@@ -139,13 +145,16 @@ func TestAPIRefused(t *testing.T) {
 	closed, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	must(t, closed.Close())
-	failing := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }))
+	failing := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}))
 	defer failing.Close()
 	for host, want := range map[string]bool{closed.Addr().String(): true, failing.Listener.Addr().String(): false} {
 		ctx, cancel := context.WithCancel(t.Context())
 		refused := make(chan struct{})
 		time.AfterFunc(time.Second, cancel)
-		_, err := OpenAPI(ctx, &rest.Config{Host: host}, Options{Log: quiet, Refused: sync.OnceFunc(func() { close(refused); cancel() })})
+		_, err := OpenAPI(ctx, &rest.Config{Host: host},
+			Options{Log: quiet, Refused: sync.OnceFunc(func() { close(refused); cancel() })})
 		if err == nil {
 			t.Fatalf("%s was read", host)
 		}
@@ -167,11 +176,12 @@ func TestStandbyWithoutFile(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		began := time.Now()
 		none := filepath.Join(t.TempDir(), "none")
-		s, err := OpenStandby(t.Context(), SavedSnapshot{Path: none, InStepPath: none}, quiet, func(_ context.Context, refused func()) (LiveSource, error) {
-			refused()
-			time.Sleep(time.Minute)
-			return nil, errors.New("the API server is gone for good")
-		})
+		s, err := OpenStandby(t.Context(), SavedSnapshot{Path: none, InStepPath: none}, quiet,
+			func(_ context.Context, refused func()) (LiveSource, error) {
+				refused()
+				time.Sleep(time.Minute)
+				return nil, errors.New("the API server is gone for good")
+			})
 		if err == nil || time.Since(began) != time.Minute || s.InStep() {
 			t.Errorf("after %s: %v", time.Since(began), err)
 		}

@@ -36,7 +36,8 @@ func openChallengeSockets() (q challengeSockets, err error) {
 		} else {
 			// A send waits for room in the interface's queue, as it may among thousands, but not
 			// for long: the interface may hang.
-			_ = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &unix.Timeval{Usec: 100_000}) // The kernel accepts any value.
+			// The kernel accepts any value.
+			_ = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &unix.Timeval{Usec: 100_000})
 		}
 		q[i] = fd
 	}
@@ -107,7 +108,8 @@ func (c *Cleaner) challenge(deleted []Flow) {
 	}
 	if failed != nil {
 		// These clients notice at their next packet or keepalive.
-		c.log.Debug("send challenge packets: clients that only listen may not notice that their connections ended", "err", failed)
+		c.log.Debug("send challenge packets: clients that only listen may not notice that their connections ended",
+			"err", failed)
 	}
 }
 
@@ -116,7 +118,8 @@ func (c *Cleaner) EndedFlows(all []fastpath.Flow) {
 	flows := make([]Flow, 0, len(all))
 	for _, f := range all {
 		flows = append(flows, Flow{
-			Client: f.Client.Addr(), From: f.Client.Port(), VIP: f.VIP.Addr(), Port: state.Port{Proto: state.Protocol(f.Protocol), Port: f.VIP.Port()},
+			Client: f.Client.Addr(), From: f.Client.Port(), VIP: f.VIP.Addr(),
+			Port:    state.Port{Proto: state.Protocol(f.Protocol), Port: f.VIP.Port()},
 			Backend: f.Backend, DNAT: true, replied: true,
 		})
 	}

@@ -114,11 +114,12 @@ func NewCleaner(log *slog.Logger, deleted, failures prometheus.Counter) (*Cleane
 	}
 	challenges, err := openChallengeSockets()
 	if err != nil {
-		log.Warn("open challenge sockets: clients that only listen will not notice that their connections ended", "err", err)
+		log.Warn("open challenge sockets: clients that only listen will not notice that their connections ended", "err",
+			err)
 	}
 	c := &Cleaner{
-		sock: sock, challenges: challenges, log: log, deleted: deleted, failures: failures, pending: make(StaleEntries), idle: true,
-		syns: newDelay(synGrace), local: newDelay(synGrace), drains: make(map[drainingBackend]drain),
+		sock: sock, challenges: challenges, log: log, deleted: deleted, failures: failures, pending: make(StaleEntries),
+		idle: true, syns: newDelay(synGrace), local: newDelay(synGrace), drains: make(map[drainingBackend]drain),
 		wake: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}),
 	}
 	c.local.interval = localInterval

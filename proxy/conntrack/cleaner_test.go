@@ -65,11 +65,14 @@ func TestDelayGathers(t *testing.T) {
 			d.add(StaleEntries{vip: {newVIP: true}}, func() {
 				mu.Lock()
 				defer mu.Unlock()
-				rounds = append(rounds, fmt.Sprint(time.Since(began), " ", slices.SortedFunc(maps.Keys(d.due()), netip.Addr.Compare)))
+				rounds = append(rounds, fmt.Sprint(time.Since(began), " ",
+					slices.SortedFunc(maps.Keys(d.due()), netip.Addr.Compare)))
 			})
 		}
-		wait := func(d time.Duration) { time.Sleep(d) } // by the bubble's clock, which skips it: the test is about when entries come
-		for last, after := range []time.Duration{0, 200 * time.Millisecond, 200 * time.Millisecond, 200 * time.Millisecond, 200 * time.Millisecond, time.Minute} {
+		// by the bubble's clock, which skips it: the test is about when entries come
+		wait := func(d time.Duration) { time.Sleep(d) }
+		for last, after := range []time.Duration{0, 200 * time.Millisecond, 200 * time.Millisecond,
+			200 * time.Millisecond, 200 * time.Millisecond, time.Minute} {
 			wait(after)
 			add(1 + byte(last))
 		}
@@ -85,10 +88,13 @@ func TestDelayGathers(t *testing.T) {
 
 // Flows that only the host itself can have begun wait longest.
 func TestSplitDeferrable(t *testing.T) {
-	swept, other, gone := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("192.0.2.2")
+	swept, other, gone := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("198.51.100.1"),
+		netip.MustParseAddr("192.0.2.2")
 	stale := StaleEntries{swept: {newVIP: true}, other: {newVIP: true}, gone: {removedVIP: true}}
 	deferrable, local := stale.splitDeferrable([]netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")})
-	for name, has := range map[string]bool{"at once": stale[other] != nil, "soon": deferrable[gone] != nil, "later": local[swept] != nil} {
+	for name, has := range map[string]bool{
+		"at once": stale[other] != nil, "soon": deferrable[gone] != nil, "later": local[swept] != nil,
+	} {
 		if !has {
 			t.Errorf("%s: nothing", name)
 		}
@@ -104,8 +110,12 @@ func TestBackendThatCameBackKeepsFlows(t *testing.T) {
 	s := proxytest.UDPState("pod1")
 	vip, b := proxytest.At("vip", 0), proxytest.Backends(0, "pod1")[0].Addr
 	p := make(StaleEntries)
-	p.at(vip).removedBackends[removedBackend{Port: state.Port{Proto: state.UDP, Port: 53}, Backend: b}] = state.SideExternal | state.SideInternal
-	f := &Flow{Client: proxytest.At("client", 0), VIP: vip, Port: state.Port{Proto: state.UDP, Port: 53}, Backend: b, DNAT: true}
+	p.at(vip).removedBackends[removedBackend{Port: state.Port{Proto: state.UDP, Port: 53},
+		Backend: b}] = state.SideExternal | state.SideInternal
+	f := &Flow{
+		Client: proxytest.At("client", 0), VIP: vip, Port: state.Port{Proto: state.UDP, Port: 53}, Backend: b,
+		DNAT: true,
+	}
 	if p.includes(f, &s) {
 		t.Error("the flow must go, though its backend is wanted")
 	}

@@ -110,7 +110,9 @@ func TestDrainTime(t *testing.T) {
 				v.Frontends[j].Sources = []netip.Prefix{netip.MustParsePrefix("198.18.0.0/24")}
 			}
 		}
-		for name, s := range map[string]state.State{"a forbidden source": restricted, "a backend that has gone": proxytest.UDPState("remote")} {
+		for name, s := range map[string]state.State{
+			"a forbidden source": restricted, "a backend that has gone": proxytest.UDPState("remote"),
+		} {
 			if c.want = s; c.hasDrainTime(f) {
 				t.Errorf("%s has drain time", name)
 			}

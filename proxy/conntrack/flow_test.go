@@ -33,7 +33,8 @@ func TestListFlows(t *testing.T) {
 				t.Fatal(got)
 			}
 			pod := proxytest.Backends(family, "pod1")[0].Addr
-			gone := &staleAtVIP{removedBackends: map[removedBackend]state.Sides{{Port: state.Port{Proto: state.TCP, Port: 80}, Backend: pod}: state.SideExternal}}
+			gone := &staleAtVIP{removedBackends: map[removedBackend]state.Sides{
+				{Port: state.Port{Proto: state.TCP, Port: 80}, Backend: pod}: state.SideExternal}}
 			for _, tc := range []struct {
 				p                        StaleEntries
 				untranslated, translated bool // must be listed

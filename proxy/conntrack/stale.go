@@ -48,14 +48,19 @@ type removedBackend struct {
 func (stale StaleEntries) at(vip netip.Addr) *staleAtVIP {
 	v := stale[vip]
 	if v == nil {
-		v = &staleAtVIP{newPorts: make(map[state.Port]bool), restricted: make(map[state.Port]bool), recovered: make(map[state.Port]bool), removedBackends: make(map[removedBackend]state.Sides), adopted: make(map[state.Port]bool)}
+		v = &staleAtVIP{
+			newPorts: make(map[state.Port]bool), restricted: make(map[state.Port]bool),
+			recovered: make(map[state.Port]bool), removedBackends: make(map[removedBackend]state.Sides),
+			adopted: make(map[state.Port]bool),
+		}
 		stale[vip] = v
 	}
 	return v
 }
 
 func (v *staleAtVIP) empty() bool {
-	return !v.newVIP && !v.removedVIP && len(v.newPorts) == 0 && len(v.restricted) == 0 && len(v.recovered) == 0 && len(v.removedBackends) == 0 && len(v.adopted) == 0
+	return !v.newVIP && !v.removedVIP && len(v.newPorts) == 0 && len(v.restricted) == 0 && len(v.recovered) == 0 &&
+		len(v.removedBackends) == 0 && len(v.adopted) == 0
 }
 
 // StaleAfter returns the entries that a change of elements makes stale.
@@ -164,7 +169,8 @@ func slotOf(e state.Element) (vip netip.Addr, b removedBackend, s state.Sides) {
 	case state.SetDrain:
 		vip, proto, n := state.FrontendOf(e.Set, e.Key)
 		backend := e.Key[state.FieldsSize(state.Specs[state.SetExtSvc+state.Family(vip)].Key):]
-		return vip, removedBackend{state.Port{Proto: proto, Port: n}, state.BackendOf(backend)}, state.SideExternal | state.SideInternal
+		return vip, removedBackend{state.Port{Proto: proto, Port: n}, state.BackendOf(backend)},
+			state.SideExternal | state.SideInternal
 	default:
 		return vip, b, 0
 	}

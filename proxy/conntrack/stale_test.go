@@ -32,7 +32,8 @@ func staleText(p StaleEntries) string {
 			lines = append(lines, fmt.Sprintf("%s %s/%d fewer sources", vip, k.Proto, k.Port))
 		}
 		for k, s := range v.removedBackends {
-			side := map[state.Sides]string{state.SideExternal: "external", state.SideInternal: "internal", state.SideExternal | state.SideInternal: "all"}[s]
+			side := map[state.Sides]string{state.SideExternal: "external", state.SideInternal: "internal",
+				state.SideExternal | state.SideInternal: "all"}[s]
 			lines = append(lines, fmt.Sprintf("%s %s/%d %s removed for %s", vip, k.Proto, k.Port.Port, k.Backend, side))
 		}
 	}
@@ -83,13 +84,18 @@ func TestStaleAfter(t *testing.T) {
 		{"one for external, another for internal",
 			stateWith(fe(state.TCP, 53, target("pod1", "remote"), target("pod1"))),
 			stateWith(fe(state.TCP, 53, target("pod1"), target())),
-			"192.0.2.1 tcp/53 10.244.1.11:8080 removed for internal\n192.0.2.1 tcp/53 10.244.2.11:8080 removed for external"},
-		{"restricted", stateWith(fe(state.TCP, 80, target("pod1"), target("pod1"))), restricted("10.0.0.0/8"), "192.0.2.1 tcp/80 fewer sources"},
-		{"restricted for all", stateWith(fe(state.TCP, 80, target("pod1"), target("pod1"))), restricted("0.0.0.0/0"), ""},
+			"192.0.2.1 tcp/53 10.244.1.11:8080 removed for internal\n192.0.2.1 tcp/53 10.244.2.11:8080 " +
+				"removed for external"},
+		{"restricted", stateWith(fe(state.TCP, 80, target("pod1"), target("pod1"))), restricted("10.0.0.0/8"),
+			"192.0.2.1 tcp/80 fewer sources"},
+		{"restricted for all", stateWith(fe(state.TCP, 80, target("pod1"), target("pod1"))), restricted("0.0.0.0/0"),
+			""},
 		{"a source more", restricted("10.0.0.0/8"), restricted("10.0.0.0/8", "11.0.0.0/8"), ""},
-		{"a source less", restricted("10.0.0.0/8", "11.0.0.0/8"), restricted("11.0.0.0/8"), "192.0.2.1 tcp/80 fewer sources"},
+		{"a source less", restricted("10.0.0.0/8", "11.0.0.0/8"), restricted("11.0.0.0/8"),
+			"192.0.2.1 tcp/80 fewer sources"},
 		{"a smaller source", restricted("10.0.0.0/8"), restricted("10.0.0.0/9"), "192.0.2.1 tcp/80 fewer sources"},
-		{"no longer restricted", restricted("10.0.0.0/8"), stateWith(fe(state.TCP, 80, target("pod1"), target("pod1"))), "192.0.2.1 tcp/80 fewer sources"},
+		{"no longer restricted", restricted("10.0.0.0/8"), stateWith(fe(state.TCP, 80, target("pod1"), target("pod1"))),
+			"192.0.2.1 tcp/80 fewer sources"},
 	} {
 		c := state.DiffElements(state.RenderState(tc.have), state.RenderState(tc.want))
 		if diff := cmp.Diff(tc.stale, staleText(StaleAfter(c))); diff != "" {
@@ -107,13 +113,17 @@ func TestStaleEntriesInclude(t *testing.T) {
 	served := netip.MustParseAddr("192.0.2.3")
 	want := state.State{
 		Clients: state.LocalClients{CIDRs: proxytest.Prefixes("10.244.1.0/24")},
-		VIPs:    proxytest.VIPsOf(&state.VIP{Addr: served, Frontends: []state.Frontend{{Protocol: state.TCP, Port: 80}}}),
+		VIPs: proxytest.VIPsOf(&state.VIP{
+			Addr: served, Frontends: []state.Frontend{{Protocol: state.TCP, Port: 80}},
+		}),
 	}
 	dns, web := state.Port{Proto: state.UDP, Port: 53}, state.Port{Proto: state.TCP, Port: 80}
 	newVIP := StaleEntries{vip: {newVIP: true}}
 	added := StaleEntries{vip: {newPorts: map[state.Port]bool{web: true}}}
-	away := StaleEntries{vip: {removedBackends: map[removedBackend]state.Sides{{Port: dns, Backend: gone}: state.SideExternal}}}
-	all := StaleEntries{vip: {removedBackends: map[removedBackend]state.Sides{{Port: dns, Backend: gone}: state.SideExternal | state.SideInternal}}}
+	away := StaleEntries{vip: {removedBackends: map[removedBackend]state.Sides{{Port: dns,
+		Backend: gone}: state.SideExternal}}}
+	all := StaleEntries{vip: {removedBackends: map[removedBackend]state.Sides{{Port: dns,
+		Backend: gone}: state.SideExternal | state.SideInternal}}}
 	tcp := StaleEntries{
 		vip:    {removedBackends: map[removedBackend]state.Sides{{Port: web, Backend: gone}: state.SideExternal}},
 		served: {removedBackends: map[removedBackend]state.Sides{{Port: web, Backend: gone}: state.SideExternal}},
@@ -125,22 +135,34 @@ func TestStaleEntriesInclude(t *testing.T) {
 		want bool
 	}{
 		{"began before its VIP", newVIP, Flow{Client: outside, VIP: vip, Port: web}, true},
-		{"a ping from before its VIP", newVIP, Flow{Client: outside, VIP: vip, Port: state.Port{Proto: 1, Port: 0}}, true},
+		{"a ping from before its VIP", newVIP, Flow{Client: outside, VIP: vip, Port: state.Port{Proto: 1, Port: 0}},
+			true},
 		{"to another address", newVIP, Flow{Client: outside, VIP: other, Port: web}, false},
-		{"translated by us or others", newVIP, Flow{Client: outside, VIP: vip, Port: web, DNAT: true, Backend: gone}, false},
+		{"translated by us or others", newVIP, Flow{Client: outside, VIP: vip, Port: web, DNAT: true, Backend: gone},
+			false},
 		{"began before its port", added, Flow{Client: outside, VIP: vip, Port: web}, true},
 		{"to another port", added, Flow{Client: outside, VIP: vip, Port: dns}, false},
 		{"at a removed backend", all, Flow{Client: pod, VIP: vip, Port: dns, DNAT: true, Backend: gone}, true},
 		{"at another backend", all, Flow{Client: pod, VIP: vip, Port: dns, DNAT: true, Backend: stays}, false},
-		{"at a removed backend, other port", all, Flow{Client: pod, VIP: vip, Port: web, DNAT: true, Backend: gone}, false},
-		{"external, at one removed for external", away, Flow{Client: outside, VIP: vip, Port: dns, DNAT: true, Backend: gone}, true},
-		{"TCP, waiting for a removed backend", tcp, Flow{Client: outside, VIP: vip, Port: web, DNAT: true, Backend: gone}, true},
-		{"TCP, at a removed backend", tcp, Flow{Client: outside, VIP: vip, Port: web, DNAT: true, Backend: gone, replied: true}, false},
-		{"TCP, at a removed backend of a frontend that is there", tcp, Flow{Client: outside, VIP: served, Port: web, DNAT: true, Backend: gone, replied: true}, true},
-		{"TCP, ended there, and blocks its port", tcp, Flow{Client: outside, VIP: served, Port: web, DNAT: true, Backend: gone, replied: true, Ended: true}, true},
-		{"TCP, ended there, and blocks no port", tcp, Flow{Client: outside, VIP: served, Port: web, DNAT: true, Backend: gone, replied: true, Ended: true, yields: true}, false},
-		{"UDP, at a removed backend that answers", all, Flow{Client: pod, VIP: vip, Port: dns, DNAT: true, Backend: gone, replied: true}, true},
-		{"internal, at one removed for external", away, Flow{Client: pod, VIP: vip, Port: dns, DNAT: true, Backend: gone}, false},
+		{"at a removed backend, other port", all, Flow{Client: pod, VIP: vip, Port: web, DNAT: true, Backend: gone},
+			false},
+		{"external, at one removed for external", away,
+			Flow{Client: outside, VIP: vip, Port: dns, DNAT: true, Backend: gone}, true},
+		{"TCP, waiting for a removed backend", tcp,
+			Flow{Client: outside, VIP: vip, Port: web, DNAT: true, Backend: gone}, true},
+		{"TCP, at a removed backend", tcp, Flow{Client: outside, VIP: vip, Port: web, DNAT: true, Backend: gone,
+			replied: true}, false},
+		{"TCP, at a removed backend of a frontend that is there", tcp,
+			Flow{Client: outside, VIP: served, Port: web, DNAT: true, Backend: gone, replied: true}, true},
+		{"TCP, ended there, and blocks its port", tcp,
+			Flow{Client: outside, VIP: served, Port: web, DNAT: true, Backend: gone, replied: true, Ended: true}, true},
+		{"TCP, ended there, and blocks no port", tcp,
+			Flow{Client: outside, VIP: served, Port: web, DNAT: true, Backend: gone, replied: true, Ended: true,
+				yields: true}, false},
+		{"UDP, at a removed backend that answers", all,
+			Flow{Client: pod, VIP: vip, Port: dns, DNAT: true, Backend: gone, replied: true}, true},
+		{"internal, at one removed for external", away,
+			Flow{Client: pod, VIP: vip, Port: dns, DNAT: true, Backend: gone}, false},
 	} {
 		if got := tc.p.includes(&tc.f, &want); got != tc.want {
 			t.Errorf("%s: %v, want %v", tc.name, got, tc.want)
@@ -160,14 +182,16 @@ func TestSplitDraining(t *testing.T) {
 		{Protocol: state.TCP, Port: 80, External: to, Internal: to, Draining: []netip.AddrPort{b}},
 	}})}
 	p := make(StaleEntries)
-	for _, port := range []state.Port{{Proto: state.UDP, Port: 53}, {Proto: state.UDP, Port: 54}, {Proto: state.TCP, Port: 80}} {
+	for _, port := range []state.Port{{Proto: state.UDP, Port: 53}, {Proto: state.UDP, Port: 54},
+		{Proto: state.TCP, Port: 80}} {
 		p.at(vip).removedBackends[removedBackend{port, b}] = state.SideExternal
 	}
 	draining := p.splitDraining(&want)
 	if got, want := staleText(draining), "192.0.2.1 udp/53 10.244.1.11:8080 removed for external"; got != want {
 		t.Errorf("can wait: %q, want %q", got, want)
 	}
-	if got, want := staleText(p), "192.0.2.1 tcp/80 10.244.1.11:8080 removed for external\n192.0.2.1 udp/54 10.244.1.11:8080 removed for external"; got != want {
+	if got, want := staleText(p), "192.0.2.1 tcp/80 10.244.1.11:8080 removed for external\n192.0.2.1 udp/54 "+
+		"10.244.1.11:8080 removed for external"; got != want {
 		t.Errorf("cannot wait: %q, want %q", got, want)
 	}
 
@@ -175,7 +199,8 @@ func TestSplitDraining(t *testing.T) {
 	p = make(StaleEntries)
 	p.at(vip).recovered[state.Port{Proto: state.UDP, Port: 53}] = true
 	draining = p.splitDraining(&want)
-	if got, want := staleText(draining), "192.0.2.1 udp/53 10.244.1.11:8080 removed for all"; got != want || len(p) > 0 {
+	if got, want := staleText(draining), "192.0.2.1 udp/53 10.244.1.11:8080 removed for all"; got != want ||
+		len(p) > 0 {
 		t.Errorf("can wait: %q, want %q; other %q", got, want, staleText(p))
 	}
 }

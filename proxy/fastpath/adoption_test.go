@@ -31,7 +31,9 @@ func TestVethReplaced(t *testing.T) {
 			t.Fatal(err)
 		}
 		l.await("the old interface's hook to go", func() bool { return len(l.pinned("inward-")) == 0 })
-		l.await("the status to tell", func() bool { return len(p.Status().NotOffloaded) == 8 || len(p.Status().NotOffloaded) == 4 })
+		l.await("the status to tell", func() bool {
+			return len(p.Status().NotOffloaded) == 8 || len(p.Status().NotOffloaded) == 4
+		})
 		l.veth(l.pod1, "cali1")
 		if was.Attrs().Index == l.link("cali1").Attrs().Index {
 			t.Fatal("it has the same index")
@@ -225,7 +227,9 @@ func TestCleanup(t *testing.T) {
 		}
 		l.await("programs to go", func() bool {
 			for _, iface := range []string{"eth0", "cali1"} {
-				all, err := link.QueryPrograms(link.QueryOptions{Target: l.link(iface).Attrs().Index, Attach: ebpf.AttachTCXIngress})
+				all, err := link.QueryPrograms(link.QueryOptions{
+					Target: l.link(iface).Attrs().Index, Attach: ebpf.AttachTCXIngress,
+				})
 				if err != nil {
 					t.Fatal(err)
 				}

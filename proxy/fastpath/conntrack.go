@@ -151,8 +151,12 @@ func (o *objects) insert(f trackedFlow) error {
 		Destination: addressOf(f.vip.Addr()), DestinationPort: f.vip.Port(),
 		Protocol: UDP, Direction: outward,
 	}
-	to := kernelFlow{Address: addressOf(f.backend.Addr()), Port: f.backend.Port(), ClientPort: f.port, Seen: now, State: flowOpen}
-	from := kernelFlow{Address: addressOf(f.vip.Addr()), Port: f.vip.Port(), ClientPort: f.client.Port(), Seen: now, State: flowOpen}
+	to := kernelFlow{
+		Address: addressOf(f.backend.Addr()), Port: f.backend.Port(), ClientPort: f.port, Seen: now, State: flowOpen,
+	}
+	from := kernelFlow{
+		Address: addressOf(f.vip.Addr()), Port: f.vip.Port(), ClientPort: f.client.Port(), Seen: now, State: flowOpen,
+	}
 	back := there.reply(&to)
 	switch err := o.Flows.Update(back, from, ebpf.UpdateNoExist); {
 	case errors.Is(err, ebpf.ErrKeyExist) || isFull(err):

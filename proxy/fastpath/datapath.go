@@ -261,7 +261,9 @@ func (d *Datapath) Status() Status {
 	for key, why := range d.table.left {
 		s.NotOffloaded = append(s.NotOffloaded, NotOffloaded{key.addrPort(), key.Protocol, why})
 	}
-	slices.SortFunc(s.NotOffloaded, func(a, b NotOffloaded) int { return cmpFrontends(a.Addr, a.Protocol, b.Addr, b.Protocol) })
+	slices.SortFunc(s.NotOffloaded, func(a, b NotOffloaded) int {
+		return cmpFrontends(a.Addr, a.Protocol, b.Addr, b.Protocol)
+	})
 	s.Limited, s.Repairs, s.Found = d.usages.limits(), d.attachments.repairs, d.attachments.found
 	s.Problems = append(s.Problems, d.policies.problems()...)
 	s.Capacity = d.kernel.room

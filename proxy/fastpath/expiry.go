@@ -85,7 +85,8 @@ func (s *State) judge(f *Flow) verdict {
 	if fe.forbids(f.Client.Addr()) {
 		return ends
 	}
-	if _, is := slices.BinarySearchFunc(fe.Backends, f.Backend, func(b Backend, a netip.AddrPort) int { return b.Addr.Compare(a) }); is {
+	if _, is := slices.BinarySearchFunc(fe.Backends, f.Backend,
+		func(b Backend, a netip.AddrPort) int { return b.Addr.Compare(a) }); is {
 		return stays
 	}
 	if _, is := slices.BinarySearchFunc(fe.Replying, f.Backend, netip.AddrPort.Compare); is {

@@ -31,13 +31,16 @@ func TestFlowLifetime(t *testing.T) {
 }
 
 func TestFlowVerdicts(t *testing.T) {
-	vip, gone, mine := port("vip", 0, 80), netip.MustParseAddrPort("192.0.2.77:80"), netip.MustParseAddrPort("198.51.100.1:80")
+	vip, gone, mine := port("vip", 0, 80), netip.MustParseAddrPort("192.0.2.77:80"),
+		netip.MustParseAddrPort("198.51.100.1:80")
 	s := State{
 		Owned: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")},
 		VIPs: []*VIP{{Addr: vip.Addr(), Frontends: []Frontend{
-			{Addr: vip, Protocol: TCP, Backends: []Backend{{Addr: port("pod1", 0, 1)}}, Draining: []netip.AddrPort{port("pod2", 0, 1)}},
-			{Addr: vip, Protocol: UDP, Backends: []Backend{{Addr: port("pod1", 0, 1)}}, Draining: []netip.AddrPort{port("pod2", 0, 1)},
-				Replying: []netip.AddrPort{port("pod4", 0, 1)}, Sources: []netip.Prefix{netip.MustParsePrefix("10.0.1.2/32")}},
+			{Addr: vip, Protocol: TCP, Backends: []Backend{{Addr: port("pod1", 0, 1)}},
+				Draining: []netip.AddrPort{port("pod2", 0, 1)}},
+			{Addr: vip, Protocol: UDP, Backends: []Backend{{Addr: port("pod1", 0, 1)}},
+				Draining: []netip.AddrPort{port("pod2", 0, 1)}, Replying: []netip.AddrPort{port("pod4", 0, 1)},
+				Sources: []netip.Prefix{netip.MustParsePrefix("10.0.1.2/32")}},
 		}}},
 	}
 	for _, tt := range []struct {
@@ -157,13 +160,15 @@ func (l *lab) repliesOfDraining(family int) {
 	vip, pod, client := port("vip", family, 80), port("pod1", family, 8080), port("client", family, 5)
 	expectRequest := func(when, to string) {
 		l.t.Helper()
-		if _, out := l.arrive(p, packet{from: client, to: vip, protocol: UDP}.ip()); nameAt(read(l.t, out).to.Addr()) != to {
+		if _, out := l.arrive(p, packet{from: client, to: vip, protocol: UDP}.ip()); nameAt(read(l.t, out).to.Addr()) !=
+			to {
 			l.t.Errorf("%s: a request to %s; want %s", when, read(l.t, out).to, to)
 		}
 	}
 	expectReply := func(when string, from netip.AddrPort) {
 		l.t.Helper()
-		if _, out := l.comeBack(p, "cali1", packet{from: pod, to: client, protocol: UDP}.ip()); read(l.t, out).from != from {
+		if _, out := l.comeBack(p, "cali1", packet{from: pod, to: client, protocol: UDP}.ip()); read(l.t,
+			out).from != from {
 			l.t.Errorf("%s: a reply from %s; want %s", when, read(l.t, out).from, from)
 		}
 	}

@@ -49,7 +49,8 @@ func (w *walk) move() error {
 	for key, f := range w.leaving {
 		l := leaving{key, f}
 		if err := track(s, l); err != nil && !errors.Is(err, unix.EEXIST) {
-			errs = append(errs, fmt.Errorf("move the flow of %s to conntrack: %w", l.key.Source.port(l.key.SourcePort), err))
+			errs = append(errs, fmt.Errorf("move the flow of %s to conntrack: %w", l.key.Source.port(l.key.SourcePort),
+				err))
 			continue
 		}
 		errs = append(errs, w.leave(l))
@@ -137,19 +138,20 @@ func trackRequest(l leaving) []byte {
 		timeout = establishedTimeout
 	}
 	var e nfnl.Encoder
-	e.Message(unix.NFNL_SUBSYS_CTNETLINK, ctNew, unix.NLM_F_REQUEST|unix.NLM_F_ACK|unix.NLM_F_CREATE|unix.NLM_F_EXCL, 1, family, func() {
-		appendTuple(&e, ctTupleOrig, client, vip, l.key.Protocol)
-		appendTuple(&e, ctTupleReply, vip, client, l.key.Protocol) // the kernel translates it
-		appendNAT(&e, ctNATDest, backend)
-		if l.flow.ClientPort != l.key.SourcePort {
-			appendNAT(&e, ctNATSource, netip.AddrPortFrom(client.Addr(), l.flow.ClientPort))
-		}
-		e.Uint32(ctStatus, trackedStatus)
-		e.Uint32(ctTimeout, timeout)
-		if l.key.Protocol == TCP {
-			appendEstablished(&e)
-		}
-	})
+	e.Message(unix.NFNL_SUBSYS_CTNETLINK, ctNew, unix.NLM_F_REQUEST|unix.NLM_F_ACK|unix.NLM_F_CREATE|unix.NLM_F_EXCL, 1,
+		family, func() {
+			appendTuple(&e, ctTupleOrig, client, vip, l.key.Protocol)
+			appendTuple(&e, ctTupleReply, vip, client, l.key.Protocol) // the kernel translates it
+			appendNAT(&e, ctNATDest, backend)
+			if l.flow.ClientPort != l.key.SourcePort {
+				appendNAT(&e, ctNATSource, netip.AddrPortFrom(client.Addr(), l.flow.ClientPort))
+			}
+			e.Uint32(ctStatus, trackedStatus)
+			e.Uint32(ctTimeout, timeout)
+			if l.key.Protocol == TCP {
+				appendEstablished(&e)
+			}
+		})
 	return e.B
 }
 

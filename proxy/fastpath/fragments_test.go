@@ -82,11 +82,14 @@ func TestFragmentOrder(t *testing.T) {
 				for j, n := range tt.order {
 					verdict, out := l.arrive(p, all[n])
 					if verdict != tt.want[j] || verdict == next && !bytes.Equal(out[14:], all[n]) {
-						t.Errorf("IPv%d, %s: fragment %d: verdict %d; want %d", 4+2*family, tt.name, n, verdict, tt.want[j])
+						t.Errorf("IPv%d, %s: fragment %d: verdict %d; want %d", 4+2*family, tt.name, n, verdict,
+							tt.want[j])
 					}
 				}
-				if verdict, _ := l.arrive(p, packet{from: client, to: port("vip", family, 80), protocol: UDP}.ip()); verdict != tt.whole {
-					t.Errorf("IPv%d, %s: the next datagram: verdict %d; want %d", 4+2*family, tt.name, verdict, tt.whole)
+				if verdict, _ := l.arrive(p, packet{from: client, to: port("vip", family, 80),
+					protocol: UDP}.ip()); verdict != tt.whole {
+					t.Errorf("IPv%d, %s: the next datagram: verdict %d; want %d", 4+2*family, tt.name, verdict,
+						tt.whole)
 				}
 			}
 		}
@@ -276,7 +279,9 @@ func TestConnectionMovesToRules(t *testing.T) {
 			ask(c, "?")
 			client := netip.MustParseAddrPort(c.LocalAddr().String())
 			// One fragment of a segment that the connection ignores, and before it the other.
-			old := packet{from: client, to: port("vip", family, 80), protocol: TCP, flags: ack, payload: make([]byte, 1000)}
+			old := packet{
+				from: client, to: port("vip", family, 80), protocol: TCP, flags: ack, payload: make([]byte, 1000),
+			}
 			all := split(old.ip(), 5, 800)
 			if verdict, _ := l.arrive(p, all[1]); verdict != next {
 				t.Errorf("the overtaking one: verdict %d", verdict)

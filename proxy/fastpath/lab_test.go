@@ -85,7 +85,10 @@ func inNamespace(t *testing.T, f func(t *testing.T, l *lab)) {
 
 func newLab(t *testing.T) *lab {
 	t.Helper()
-	l := &lab{t: t, node: nstest.Node(t), client: nstest.New(t, "client"), dir: filepath.Join(nstest.BPF(t), "fanfare"), links: make(map[string]netlink.Link)}
+	l := &lab{
+		t: t, node: nstest.Node(t), client: nstest.New(t, "client"), dir: filepath.Join(nstest.BPF(t), "fanfare"),
+		links: make(map[string]netlink.Link),
+	}
 	l.pod1, l.pod2, l.pod3 = nstest.New(t, "pod1"), nstest.New(t, "pod2"), nstest.New(t, "pod3")
 	l.node.Forward()
 	nstest.Link(t, l.node, "eth0", l.client, "eth0")

@@ -98,8 +98,9 @@ func (o *objects) readCounts() (c counts, err error) {
 	return c, errors.Join(err, err2)
 }
 
-// correct writes the counts of a walk to the maps, and returns the counts before that, none if it could not read them. Flows that began
-// meanwhile may have been seen or not: they count in addition, so that there are never more flows than counted.
+// correct writes the counts of a walk to the maps, and returns the counts before that, none if it could not read them.
+// Flows that began meanwhile may have been seen or not: they count in addition, so that there are never more flows than
+// counted.
 func (o *objects) correct(w *walk) (now counts, room int, err error) {
 	now, err = o.readCounts()
 	if err != nil {
@@ -193,7 +194,8 @@ func (u *usages) limit(now map[kernelAddress]kernelUsage, w *walk, room int) (ch
 
 func (u *usage) log(log *slog.Logger, vip kernelAddress) {
 	if u.limited {
-		log.Info("fast path leaves new flows of an address to the rules", "vip", vip.addr(), "flows", u.flows, "reason", limitedWhy)
+		log.Info("fast path leaves new flows of an address to the rules", "vip", vip.addr(), "flows", u.flows, "reason",
+			limitedWhy)
 		return
 	}
 	log.Info("fast path takes new flows of an address again", "vip", vip.addr(), "flows", u.flows)

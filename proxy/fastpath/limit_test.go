@@ -18,7 +18,8 @@ import (
 func (l *lab) flood(p *Datapath, to netip.AddrPort, first, n uint16) (taken int) {
 	l.t.Helper()
 	for i := range n {
-		if verdict, _ := l.arrive(p, packet{from: port("client", 0, first+i), to: to, protocol: TCP, flags: syn}.ip()); verdict == redirect {
+		if verdict, _ := l.arrive(p, packet{from: port("client", 0, first+i), to: to, protocol: TCP,
+			flags: syn}.ip()); verdict == redirect {
 			taken++
 		}
 	}
@@ -159,7 +160,8 @@ func (d *Datapath) miscounted(l *lab) string {
 	var wrong []string
 	for vip, u := range c.usages {
 		if u.Flows != used[vip.addr()] {
-			wrong = append(wrong, fmt.Sprintf("%d flows of %s are counted; want %d", u.Flows, vip.addr(), used[vip.addr()]))
+			wrong = append(wrong, fmt.Sprintf("%d flows of %s are counted; want %d", u.Flows, vip.addr(),
+				used[vip.addr()]))
 		}
 	}
 	if c.room != int32(d.kernel.room-len(all)) {
@@ -264,7 +266,8 @@ func TestLayout(t *testing.T) {
 	var got []string
 	for name, m := range spec.Maps {
 		if m.Pinning == ebpf.PinByName {
-			got = append(got, fmt.Sprintf("%s %s %s: %d to %d bytes, at most %d", version, name, m.Type, m.KeySize, m.ValueSize, m.MaxEntries))
+			got = append(got, fmt.Sprintf("%s %s %s: %d to %d bytes, at most %d", version, name, m.Type, m.KeySize,
+				m.ValueSize, m.MaxEntries))
 		}
 	}
 	slices.Sort(got)
@@ -309,7 +312,10 @@ func TestUpgradeFromUncounted(t *testing.T) {
 			t.Errorf("a connection during the upgrade: %s", got)
 		}
 		l.set(p, state("pod1"))
-		l.await("flows to be counted", func() bool { n, err := p.kernel.readRoom(); return err == nil && n == int32(p.kernel.room-1) })
+		l.await("flows to be counted", func() bool {
+			n, err := p.kernel.readRoom()
+			return err == nil && n == int32(p.kernel.room-1)
+		})
 		if got := ask(c, "?"); got != "pod1 saw client" {
 			t.Errorf("a connection after the upgrade: %s", got)
 		}

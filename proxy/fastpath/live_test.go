@@ -24,7 +24,9 @@ import (
 func TestClosedPort(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {
 		p := l.path()
-		l.set(p, each(state("pod1"), func(f *Frontend) { f.Backends[0].Addr = netip.AddrPortFrom(f.Backends[0].Addr.Addr(), 9) }))
+		l.set(p, each(state("pod1"), func(f *Frontend) {
+			f.Backends[0].Addr = netip.AddrPortFrom(f.Backends[0].Addr.Addr(), 9)
+		}))
 		for _, family := range families {
 			for _, network := range []string{"tcp", "udp"} {
 				if got := l.probe(network, port("vip", family, 80)); got != "refused" {
@@ -77,7 +79,8 @@ func (l *lab) backendGoes(family int) {
 	l.set(p, state("pod2"))
 	select {
 	case got := <-ended:
-		if want := (Flow{netip.MustParseAddrPort(c.LocalAddr().String()), vip, pod, TCP}); len(got) != 1 || got[0] != want {
+		if want := (Flow{netip.MustParseAddrPort(c.LocalAddr().String()), vip, pod, TCP}); len(got) != 1 ||
+			got[0] != want {
 			l.t.Errorf("%v ended; want %v", got, want)
 		}
 	case <-time.After(30 * time.Second):
@@ -274,7 +277,8 @@ func TestMissingCapabilities(t *testing.T) {
 				"CAP_PERFMON":   {unix.CAP_PERFMON, unix.CAP_SYS_ADMIN},
 			} {
 				err := without(bits...)
-				if !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), "the process lacks "+name+":") || strings.Contains(err.Error(), "MEMLOCK") {
+				if !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), "the process lacks "+name+":") ||
+					strings.Contains(err.Error(), "MEMLOCK") {
 					t.Errorf("without %s: %v", name, err)
 				}
 				if now := pinned(); !slices.Equal(now, had) {
@@ -305,7 +309,8 @@ func TestReasonsLeftToRules(t *testing.T) {
 		s := state("pod1")
 		s.Outward = []string{"eth0", "eth7", "lo"}
 		s.VIPs = s.VIPs[:2]
-		all := []*Frontend{&s.VIPs[0].Frontends[0], &s.VIPs[0].Frontends[1], &s.VIPs[1].Frontends[0], &s.VIPs[1].Frontends[1]}
+		all := []*Frontend{&s.VIPs[0].Frontends[0], &s.VIPs[0].Frontends[1], &s.VIPs[1].Frontends[0],
+			&s.VIPs[1].Frontends[1]}
 		host := netip.AddrPortFrom(at("node", 0), 80)
 		all[0].Backends = append(all[0].Backends, Backend{Addr: host, Weight: 1})
 		all[1].Backends = nil
@@ -320,7 +325,8 @@ func TestReasonsLeftToRules(t *testing.T) {
 		if !slices.Equal(got.NotOffloaded, want) {
 			t.Errorf("left %+v; want %+v", got.NotOffloaded, want)
 		}
-		if len(got.Problems) != 2 || !strings.Contains(got.Problems[0], "eth7") || !strings.Contains(got.Problems[1], "lo: its link type is loopback, not Ethernet") {
+		if len(got.Problems) != 2 || !strings.Contains(got.Problems[0], "eth7") ||
+			!strings.Contains(got.Problems[1], "lo: its link type is loopback, not Ethernet") {
 			t.Errorf("problems %q", got.Problems)
 		}
 		if got := l.probe("udp", all[3].Addr); got != "pod1 saw client" {
@@ -347,7 +353,8 @@ func TestFrontendChanges(t *testing.T) {
 			failed <- ""
 		}()
 		for i := range 30 {
-			pods := [][]string{{"pod1"}, {"pod1", "pod2"}, {"pod2", "pod3"}, {"pod1", "pod3"}}[i%4] // one pod always remains
+			// one pod always remains
+			pods := [][]string{{"pod1"}, {"pod1", "pod2"}, {"pod2", "pod3"}, {"pod1", "pod3"}}[i%4]
 			l.set(p, each(state(pods...), func(f *Frontend) {
 				for _, pod := range []string{"pod1", "pod2", "pod3"} {
 					family := 0

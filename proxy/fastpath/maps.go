@@ -26,7 +26,8 @@ func (o *offloadedFrontend) remaining(f *Frontend) []Backend {
 	}
 	var keep []Backend
 	for _, b := range o.backends {
-		if i, found := slices.BinarySearchFunc(f.Backends, b.Addr, func(b Backend, a netip.AddrPort) int { return b.Addr.Compare(a) }); found {
+		if i, found := slices.BinarySearchFunc(f.Backends, b.Addr,
+			func(b Backend, a netip.AddrPort) int { return b.Addr.Compare(a) }); found {
 			keep = append(keep, f.Backends[i])
 		}
 	}
@@ -232,7 +233,8 @@ func cmpFrontends(a netip.AddrPort, p uint8, b netip.AddrPort, q uint8) int {
 
 // is reports whether s has the same slices as o: they are never modified, so this suffices.
 func (s *State) is(o *State) bool {
-	return sortedset.Same(s.Outward, o.Outward) && sortedset.Same(s.Clients, o.Clients) && sortedset.Same(s.VIPs, o.VIPs) && sortedset.Same(s.Owned, o.Owned)
+	return sortedset.Same(s.Outward, o.Outward) && sortedset.Same(s.Clients, o.Clients) &&
+		sortedset.Same(s.VIPs, o.VIPs) && sortedset.Same(s.Owned, o.Owned)
 }
 
 // is reports whether f equals o.

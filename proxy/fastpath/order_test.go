@@ -21,7 +21,9 @@ func (l *lab) passAll(iface string) {
 		l.t.Fatal(err)
 	}
 	defer program.Close()
-	attached, err := link.AttachTCX(link.TCXOptions{Interface: l.link(iface).Attrs().Index, Program: program, Attach: ebpf.AttachTCXIngress, Anchor: link.Tail()})
+	attached, err := link.AttachTCX(link.TCXOptions{
+		Interface: l.link(iface).Attrs().Index, Program: program, Attach: ebpf.AttachTCXIngress, Anchor: link.Tail(),
+	})
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -71,7 +73,8 @@ func TestRouteWithoutARP(t *testing.T) {
 		p := l.path()
 		l.set(p, state("pod1"))
 		got := p.Status().NotOffloaded
-		if len(got) != 8 || got[0].Why != "the interface to backend 10.244.1.11: cali1 does not resolve addresses (NOARP), so that pods are elsewhere" {
+		if len(got) != 8 || got[0].Why != "the interface to backend 10.244.1.11: cali1 does not resolve addresses "+
+			"(NOARP), so that pods are elsewhere" {
 			t.Errorf("left to the rules: %+v", got)
 		}
 	})

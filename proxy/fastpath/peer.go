@@ -142,7 +142,8 @@ func findVeths() (map[uint32]bool, error) {
 // here.
 func limitsMTU(attrs []syscall.NetlinkRouteAttr) bool {
 	return slices.ContainsFunc(attrs, func(a syscall.NetlinkRouteAttr) bool {
-		return a.Attr.Type == unix.IFLA_MAX_MTU && len(a.Value) >= 4 && binary.NativeEndian.Uint32(a.Value) < math.MaxUint16
+		return a.Attr.Type == unix.IFLA_MAX_MTU && len(a.Value) >= 4 &&
+			binary.NativeEndian.Uint32(a.Value) < math.MaxUint16
 	})
 }
 
@@ -160,7 +161,9 @@ func (d *Datapath) useNeighbours() {
 	errs := []error{err}
 	for _, n := range all {
 		if n.State == unix.NUD_STALE && peers[uint32(n.LinkIndex)] && d.isBackend(n.IP) {
-			errs = append(errs, netlink.NeighSet(&netlink.Neigh{LinkIndex: n.LinkIndex, Family: n.Family, IP: n.IP, Flags: unix.NTF_USE}))
+			errs = append(errs, netlink.NeighSet(&netlink.Neigh{
+				LinkIndex: n.LinkIndex, Family: n.Family, IP: n.IP, Flags: unix.NTF_USE,
+			}))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {

@@ -113,16 +113,22 @@ func TestPeer(t *testing.T) {
 		for name, between := range map[string]func() (do, undo func()){
 			"a queue that shapes": func() (do, undo func()) {
 				return queue(&netlink.Tbf{
-					QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT},
-					Rate:       1 << 30, Limit: 1 << 20, Buffer: 1 << 20,
+					QdiscAttrs: netlink.QdiscAttrs{
+						LinkIndex: index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT,
+					},
+					Rate: 1 << 30, Limit: 1 << 20, Buffer: 1 << 20,
 				})
 			},
 			"a place for filters": func() (do, undo func()) {
-				return queue(&netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}})
+				return queue(&netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
+					LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT,
+				}})
 			},
 			"a program at egress": func() (do, undo func()) {
 				return program(func() (link.Link, error) {
-					return link.AttachTCX(link.TCXOptions{Interface: index, Program: l.passing(ebpf.SchedCLS, next), Attach: ebpf.AttachTCXEgress})
+					return link.AttachTCX(link.TCXOptions{
+						Interface: index, Program: l.passing(ebpf.SchedCLS, next), Attach: ebpf.AttachTCXEgress,
+					})
 				})
 			},
 			"a program in the pod": func() (do, undo func()) {
@@ -131,7 +137,9 @@ func TestPeer(t *testing.T) {
 					l.pod1.Do(func() {
 						var eth0 netlink.Link
 						if eth0, err = netlink.LinkByName("eth0"); err == nil {
-							at, err = link.AttachXDP(link.XDPOptions{Program: xdp, Interface: eth0.Attrs().Index, Flags: link.XDPDriverMode})
+							at, err = link.AttachXDP(link.XDPOptions{
+								Program: xdp, Interface: eth0.Attrs().Index, Flags: link.XDPDriverMode,
+							})
 						}
 					})
 					return at, err
@@ -264,7 +272,8 @@ func TestUseNeighbours(t *testing.T) {
 		l.sends("cali1", "pod1")
 		for _, family := range families {
 			if !stale(at("pod1", family)) {
-				t.Errorf("packets handed to %s made the kernel refresh the neighbour: useNeighbours is not needed", at("pod1", family))
+				t.Errorf("packets handed to %s made the kernel refresh the neighbour: useNeighbours is not needed",
+					at("pod1", family))
 			}
 		}
 		p.useNeighbours()

@@ -63,7 +63,8 @@ func judgeRules(rules []netlink.Rule) string {
 		}
 		switch {
 		case r.Mask != nil && *r.Mask != 0:
-			return fmt.Sprintf("the routing rule with priority %d selects by fwmark %#x/%#x, which netfilter sets", r.Priority, r.Mark, *r.Mask)
+			return fmt.Sprintf("the routing rule with priority %d selects by fwmark %#x/%#x, which netfilter sets",
+				r.Priority, r.Mark, *r.Mask)
 		case r.TunID != 0:
 			return fmt.Sprintf("the routing rule with priority %d selects by tunnel", r.Priority)
 		}

@@ -15,16 +15,22 @@ func TestJudgeRules(t *testing.T) {
 		rule netlink.Rule
 		want string
 	}{
-		"main":                           {netlink.Rule{Priority: 32766, Table: 254}, ""},
-		"by addresses and interface":     {netlink.Rule{Src: mustNet("10.0.0.0/8"), Dst: mustNet("10.244.0.0/16"), IifName: "eth0", Table: 77}, ""},
-		"by ports":                       {netlink.Rule{IPProto: int(TCP), Dport: netlink.NewRulePortRange(80, 80)}, ""},
-		"by mark":                        {netlink.Rule{Priority: 100, Mark: 1, Mask: mask(0xff)}, "the routing rule with priority 100 selects by fwmark 0x1/0xff, which netfilter sets"},
-		"by no mark":                     {netlink.Rule{Priority: 5, Mask: mask(0xff)}, "the routing rule with priority 5 selects by fwmark 0x0/0xff, which netfilter sets"},
+		"main": {netlink.Rule{Priority: 32766, Table: 254}, ""},
+		"by addresses and interface": {netlink.Rule{Src: mustNet("10.0.0.0/8"), Dst: mustNet("10.244.0.0/16"),
+			IifName: "eth0", Table: 77}, ""},
+		"by ports": {netlink.Rule{IPProto: int(TCP), Dport: netlink.NewRulePortRange(80, 80)},
+			""},
+		"by mark": {netlink.Rule{Priority: 100, Mark: 1, Mask: mask(0xff)},
+			"the routing rule with priority 100 selects by fwmark 0x1/0xff, which netfilter sets"},
+		"by no mark": {netlink.Rule{Priority: 5, Mask: mask(0xff)},
+			"the routing rule with priority 5 selects by fwmark 0x0/0xff, which netfilter sets"},
 		"by a mask that selects nothing": {netlink.Rule{Mask: mask(0)}, ""},
 		"by mark, of the node's own":     {netlink.Rule{IifName: "lo", Mark: 1, Mask: mask(1)}, ""},
 		"by mark, of bound sockets":      {netlink.Rule{OifName: "eth1", Mark: 1, Mask: mask(1)}, ""},
-		"all but those":                  {netlink.Rule{Invert: true, OifName: "eth1", Mark: 1, Mask: mask(1)}, "the routing rule with priority 0 selects by fwmark 0x1/0x1, which netfilter sets"},
-		"by tunnel":                      {netlink.Rule{Priority: 7, TunID: 3}, "the routing rule with priority 7 selects by tunnel"},
+		"all but those": {netlink.Rule{Invert: true, OifName: "eth1", Mark: 1, Mask: mask(1)},
+			"the routing rule with priority 0 selects by fwmark 0x1/0x1, which netfilter sets"},
+		"by tunnel": {netlink.Rule{Priority: 7, TunID: 3},
+			"the routing rule with priority 7 selects by tunnel"},
 	} {
 		rules := []netlink.Rule{{Table: 255}, tt.rule}
 		if got := judgeRules(rules); got != tt.want {
@@ -38,11 +44,14 @@ func TestJudgeIPsec(t *testing.T) {
 		policy netlink.XfrmPolicy
 		want   string
 	}{
-		"received":              {netlink.XfrmPolicy{Dir: netlink.XFRM_DIR_IN, Dst: mustNet("10.0.1.1/32")}, ""},
-		"of one socket":         {netlink.XfrmPolicy{Dir: netlink.XFRM_SOCKET_OUT, Dst: mustNet("0.0.0.0/0")}, ""},
-		"sent":                  {netlink.XfrmPolicy{Dir: netlink.XFRM_DIR_OUT, Dst: mustNet("10.9.0.0/16")}, "an IPsec policy is for packets to 10.9.0.0/16"},
-		"forwarded":             {netlink.XfrmPolicy{Dir: netlink.XFRM_DIR_FWD, Dst: mustNet("fd00::/8")}, "an IPsec policy is for packets to fd00::/8"},
-		"of an IPsec interface": {netlink.XfrmPolicy{Dir: netlink.XFRM_DIR_OUT, Ifid: 3, Dst: mustNet("10.9.0.0/16")}, ""},
+		"received":      {netlink.XfrmPolicy{Dir: netlink.XFRM_DIR_IN, Dst: mustNet("10.0.1.1/32")}, ""},
+		"of one socket": {netlink.XfrmPolicy{Dir: netlink.XFRM_SOCKET_OUT, Dst: mustNet("0.0.0.0/0")}, ""},
+		"sent": {netlink.XfrmPolicy{Dir: netlink.XFRM_DIR_OUT, Dst: mustNet("10.9.0.0/16")},
+			"an IPsec policy is for packets to 10.9.0.0/16"},
+		"forwarded": {netlink.XfrmPolicy{Dir: netlink.XFRM_DIR_FWD, Dst: mustNet("fd00::/8")},
+			"an IPsec policy is for packets to fd00::/8"},
+		"of an IPsec interface": {netlink.XfrmPolicy{Dir: netlink.XFRM_DIR_OUT, Ifid: 3, Dst: mustNet("10.9.0.0/16")},
+			""},
 	} {
 		if got := judgeIPsec([]netlink.XfrmPolicy{tt.policy}); got != tt.want {
 			t.Errorf("%s: %q; want %q", name, got, tt.want)
@@ -70,7 +79,8 @@ func TestPolicies(t *testing.T) {
 				}
 				l.await(what+": the policy to be found", func() bool { return len(p.Status().NotOffloaded) == 4 })
 				s := p.Status()
-				if !strings.Contains(s.NotOffloaded[0].Why, change.why) || len(s.Problems) != 1 || !strings.HasPrefix(s.Problems[0], what[:4]) {
+				if !strings.Contains(s.NotOffloaded[0].Why, change.why) || len(s.Problems) != 1 ||
+					!strings.HasPrefix(s.Problems[0], what[:4]) {
 					t.Errorf("%s: status %+v", what, s)
 				}
 				for _, network := range []string{"tcp", "udp"} {
@@ -82,13 +92,15 @@ func TestPolicies(t *testing.T) {
 					t.Errorf("%s: a connection of before: %s", what, got)
 				}
 				l.nft("reset counters table inet watch")
-				if got := l.probe("tcp", port("vip2", 1-family, 80)); got != "pod1 saw client" || l.counted("vip") != 0 {
+				if got := l.probe("tcp", port("vip2", 1-family, 80)); got != "pod1 saw client" ||
+					l.counted("vip") != 0 {
 					t.Errorf("%s: the other family: %s", what, got)
 				}
 				if err := change.remove(); err != nil {
 					t.Fatalf("%s: %v", what, err)
 				}
-				l.await(what+": the policy to go", func() bool { s := p.Status(); return len(s.NotOffloaded) == 0 && len(s.Problems) == 0 })
+				l.await(what+": the policy to go",
+					func() bool { s := p.Status(); return len(s.NotOffloaded) == 0 && len(s.Problems) == 0 })
 				if got := l.probe("tcp", vip); got != "pod1 saw client" {
 					t.Errorf("%s: after: %s", what, got)
 				}
@@ -110,15 +122,18 @@ func (l *lab) policies(family int) map[string]policy {
 	bits := at("client", family).BitLen()
 	x := &netlink.XfrmPolicy{
 		Dir: netlink.XFRM_DIR_OUT, Src: mustNet(netip.PrefixFrom(at("vip", family), bits).String()),
-		Dst:   mustNet(netip.PrefixFrom(at("pod4", family), bits).String()),
-		Tmpls: []netlink.XfrmPolicyTmpl{{Proto: netlink.XFRM_PROTO_ESP, Mode: netlink.XFRM_MODE_TUNNEL, Src: at("node", family).AsSlice(), Dst: at("client", family).AsSlice()}},
+		Dst: mustNet(netip.PrefixFrom(at("pod4", family), bits).String()),
+		Tmpls: []netlink.XfrmPolicyTmpl{{Proto: netlink.XFRM_PROTO_ESP, Mode: netlink.XFRM_MODE_TUNNEL,
+			Src: at("node", family).AsSlice(), Dst: at("client", family).AsSlice()}},
 	}
 	all := map[string]policy{"fwmark": {
 		func() error { return netlink.RuleAdd(rule) }, func() error { return netlink.RuleDel(rule) }, "fwmark 0x5",
 	}}
 	if _, err := netlink.XfrmPolicyList(rule.Family); err == nil {
 		all["IPsec"] = policy{
-			func() error { return netlink.XfrmPolicyAdd(x) }, func() error { return netlink.XfrmPolicyDel(x) }, "IPsec policy",
+			func() error {
+				return netlink.XfrmPolicyAdd(x)
+			}, func() error { return netlink.XfrmPolicyDel(x) }, "IPsec policy",
 		}
 	}
 	return all
@@ -154,7 +169,8 @@ func TestRoutingRules(t *testing.T) {
 					port uint16
 					want int32
 				}{{"client2", 2000, next}, {"client", 1000, redirect}} {
-					verdict, _ := l.arrive(p, packet{from: port(tt.from, family, tt.port), to: port("vip", family, 80), protocol: UDP}.ip())
+					verdict, _ := l.arrive(p, packet{from: port(tt.from, family, tt.port), to: port("vip", family, 80),
+						protocol: UDP}.ip())
 					if verdict != tt.want {
 						t.Errorf("%+v: from %s: verdict %d; want %d", r, tt.from, verdict, tt.want)
 					}

@@ -41,7 +41,10 @@ func TestTranslation(t *testing.T) {
 				if got := read(t, out); !alikePackets(got, want) {
 					t.Errorf("%v became %v; want %v", there, got, want)
 				}
-				back := packet{from: pod, to: client, protocol: there.protocol, flags: syn | ack, ttl: 2, payload: []byte("you, too"), noSum: there.noSum}
+				back := packet{
+					from: pod, to: client, protocol: there.protocol, flags: syn | ack, ttl: 2,
+					payload: []byte("you, too"), noSum: there.noSum,
+				}
 				if back.protocol == UDP {
 					back.flags = 0
 				}
@@ -76,23 +79,39 @@ func TestOtherPacketsUnchanged(t *testing.T) {
 			return p
 		}
 		frames := map[string][]byte{
-			"a frontend that is not taken":      udp(func(p *packet) { p.protocol, p.flags = TCP, syn }).ip(),
-			"the middle of a connection":        udp(func(p *packet) { p.protocol, p.flags, p.to = TCP, ack, vip2 }).ip(),
-			"an answer to nothing":              udp(func(p *packet) { p.protocol, p.flags, p.to = TCP, syn|ack, vip2 }).ip(),
-			"another port":                      udp(func(p *packet) { p.to = port("vip", 0, 81) }).ip(),
-			"another address":                   udp(func(p *packet) { p.to = port("node", 0, 80) }).ip(),
-			"a client of this node":             udp(func(p *packet) { p.from = port("client2", 0, 1) }).ip(),
-			"a client of this node, IPv6":       udp(func(p *packet) { p.from, p.to = port("client2", 1, 1), port("vip", 1, 80) }).ip(),
-			"the node's address as the source":  udp(func(p *packet) { p.from = port("node", 0, 1) }).ip(),
-			"a pod's address as the source":     udp(func(p *packet) { p.from = port("pod2", 0, 1) }).ip(),
-			"the unspecified address as source": udp(func(p *packet) { p.from = netip.MustParseAddrPort("0.0.0.0:5") }).ip(),
-			"the unspecified, IPv6":             udp(func(p *packet) { p.from, p.to = netip.MustParseAddrPort("[::]:5"), port("vip", 1, 80) }).ip(),
-			"a group as the source":             udp(func(p *packet) { p.from = netip.MustParseAddrPort("224.0.0.1:5") }).ip(),
-			"no route back":                     udp(func(p *packet) { p.from = netip.MustParseAddrPort("203.0.113.9:5") }).ip(),
-			"its last hop":                      udp(func(p *packet) { p.ttl = 1 }).ip(),
-			"ping":                              network(at("client", 0), at("vip", 0), 1, 64, []byte{8, 0, 0xf7, 0xff, 0, 0, 0, 0}),
-			"a neighbour's question":            network(at("client", 1), netip.MustParseAddr("ff02::1:ff00:1"), 58, 255, append([]byte{135, 0, 0, 0, 0, 0, 0, 0}, at("vip", 1).AsSlice()...)),
-			"SCTP":                              network(at("client", 0), at("vip", 0), 132, 64, make([]byte, 20)),
+			"a frontend that is not taken": udp(func(p *packet) { p.protocol, p.flags = TCP, syn }).ip(),
+			"the middle of a connection": udp(func(p *packet) {
+				p.protocol, p.flags, p.to = TCP, ack, vip2
+			}).ip(),
+			"an answer to nothing": udp(func(p *packet) {
+				p.protocol, p.flags, p.to = TCP, syn|ack, vip2
+			}).ip(),
+			"another port":          udp(func(p *packet) { p.to = port("vip", 0, 81) }).ip(),
+			"another address":       udp(func(p *packet) { p.to = port("node", 0, 80) }).ip(),
+			"a client of this node": udp(func(p *packet) { p.from = port("client2", 0, 1) }).ip(),
+			"a client of this node, IPv6": udp(func(p *packet) {
+				p.from, p.to = port("client2", 1, 1), port("vip", 1, 80)
+			}).ip(),
+			"the node's address as the source": udp(func(p *packet) { p.from = port("node", 0, 1) }).ip(),
+			"a pod's address as the source":    udp(func(p *packet) { p.from = port("pod2", 0, 1) }).ip(),
+			"the unspecified address as source": udp(func(p *packet) {
+				p.from = netip.MustParseAddrPort("0.0.0.0:5")
+			}).ip(),
+			"the unspecified, IPv6": udp(func(p *packet) {
+				p.from, p.to = netip.MustParseAddrPort("[::]:5"), port("vip", 1, 80)
+			}).ip(),
+			"a group as the source": udp(func(p *packet) {
+				p.from = netip.MustParseAddrPort("224.0.0.1:5")
+			}).ip(),
+			"no route back": udp(func(p *packet) {
+				p.from = netip.MustParseAddrPort("203.0.113.9:5")
+			}).ip(),
+			"its last hop": udp(func(p *packet) { p.ttl = 1 }).ip(),
+			"ping": network(at("client", 0), at("vip", 0), 1, 64,
+				[]byte{8, 0, 0xf7, 0xff, 0, 0, 0, 0}),
+			"a neighbour's question": network(at("client", 1), netip.MustParseAddr("ff02::1:ff00:1"), 58,
+				255, append([]byte{135, 0, 0, 0, 0, 0, 0, 0}, at("vip", 1).AsSlice()...)),
+			"SCTP": network(at("client", 0), at("vip", 0), 132, 64, make([]byte, 20)),
 		}
 		options := udp(func(*packet) {}).ip()
 		frames["IP options"] = slices.Concat([]byte{0x46}, options[1:20], []byte{1, 1, 1, 1}, options[20:])
@@ -103,7 +122,8 @@ func TestOtherPacketsUnchanged(t *testing.T) {
 		short[3] = 200
 		frames["less than it says"] = short
 		hop := packet{from: port("client", 1, 1), to: port("vip", 1, 80), protocol: UDP}
-		frames["a header between, IPv6"] = network(hop.from.Addr(), hop.to.Addr(), 60, 64, append([]byte{UDP, 0, 0, 0, 0, 0, 0, 0}, hop.layer4()...))
+		frames["a header between, IPv6"] = network(hop.from.Addr(), hop.to.Addr(), 60, 64,
+			append([]byte{UDP, 0, 0, 0, 0, 0, 0, 0}, hop.layer4()...))
 		for name, ip := range frames {
 			if verdict, out := l.arrive(p, ip); verdict != next || !bytes.Equal(out[14:], ip) {
 				t.Errorf("%s: verdict %d, changed %t", name, verdict, !bytes.Equal(out[14:], ip))
@@ -142,18 +162,23 @@ func TestICMPErrors(t *testing.T) {
 					about := packet{from: vip, to: client, protocol: protocol, payload: make([]byte, 40)}
 					verdict, out := l.arrive(p, icmp(at("client2", family), vip.Addr(), about.ip(), tooBig))
 					from, to, got := readError(t, out)
-					if verdict != redirect || from != at("client2", family) || to != pod.Addr() || got.from != pod || got.to != client {
-						t.Errorf("from a router: verdict %d, %s tells %s of %s to %s", verdict, from, to, got.from, got.to)
+					if verdict != redirect || from != at("client2", family) || to != pod.Addr() || got.from != pod ||
+						got.to != client {
+						t.Errorf("from a router: verdict %d, %s tells %s of %s to %s", verdict, from, to, got.from,
+							got.to)
 					}
 					about = packet{from: client, to: pod, protocol: protocol, payload: make([]byte, 40)}
 					verdict, out = l.comeBack(p, "cali1", icmp(pod.Addr(), client.Addr(), about.ip(), tooBig))
 					from, to, got = readError(t, out)
-					if verdict != redirect || from != vip.Addr() || to != client.Addr() || got.from != client || got.to != vip {
+					if verdict != redirect || from != vip.Addr() || to != client.Addr() || got.from != client ||
+						got.to != vip {
 						t.Errorf("from a pod: verdict %d, %s tells %s of %s to %s", verdict, from, to, got.from, got.to)
 					}
 				}
 				// An error about an unknown flow.
-				about := packet{from: vip, to: port("client", family, 40001), protocol: protocol, payload: make([]byte, 40)}
+				about := packet{
+					from: vip, to: port("client", family, 40001), protocol: protocol, payload: make([]byte, 40),
+				}
 				ip := icmp(at("client2", family), vip.Addr(), about.ip(), false)
 				if verdict, out := l.arrive(p, ip); verdict != next || !bytes.Equal(out[14:], ip) {
 					t.Errorf("about another flow: verdict %d", verdict)
@@ -174,14 +199,17 @@ func TestPacketTooBig(t *testing.T) {
 		l.set(p, state("pod1"))
 		for _, family := range families {
 			for _, protocol := range []uint8{TCP, UDP} {
-				there := packet{from: port("client", family, 40000), to: port("vip", family, 80), protocol: protocol, flags: syn}
+				there := packet{
+					from: port("client", family, 40000), to: port("vip", family, 80), protocol: protocol, flags: syn,
+				}
 				if verdict, _ := l.arrive(p, there.ip()); verdict != redirect {
 					t.Fatalf("verdict %d", verdict)
 				}
 				there.flags, there.payload = ack, bytes.Repeat([]byte("payload "), 160)
 				verdict, out := l.arrive(p, there.ip())
 				from, to, about := readError(t, out)
-				if verdict != redirect || from != there.to.Addr() || to != there.from.Addr() || about.from != there.from || about.to != there.to {
+				if verdict != redirect || from != there.to.Addr() || to != there.from.Addr() ||
+					about.from != there.from || about.to != there.to {
 					t.Errorf("verdict %d, %s tells %s of %s to %s", verdict, from, to, about.from, about.to)
 				}
 				at := 14 + 20 + 6
@@ -220,7 +248,8 @@ func TestWeights(t *testing.T) {
 		got := make(map[netip.Addr]int)
 		const all = 5000
 		for n := range uint16(all) {
-			if verdict, _ := l.arrive(p, packet{from: port("client", 0, 1024+n), to: port("vip", 0, 80), protocol: UDP}.ip()); verdict != redirect {
+			if verdict, _ := l.arrive(p, packet{from: port("client", 0, 1024+n), to: port("vip", 0, 80),
+				protocol: UDP}.ip()); verdict != redirect {
 				t.Fatalf("verdict %d", verdict)
 			}
 		}
@@ -248,7 +277,8 @@ func TestMalformedPackets(t *testing.T) {
 			for _, protocol := range []uint8{TCP, UDP} {
 				there := packet{from: client, to: vip, protocol: protocol, flags: syn, payload: make([]byte, 30)}
 				seeds = append(seeds, there.ip(), packet{from: pod, to: client, protocol: protocol, flags: ack}.ip(),
-					icmp(at("client2", family), vip.Addr(), packet{from: vip, to: client, protocol: protocol}.ip(), true),
+					icmp(at("client2", family), vip.Addr(), packet{from: vip, to: client, protocol: protocol}.ip(),
+						true),
 					icmp(pod.Addr(), client.Addr(), packet{from: client, to: pod, protocol: protocol}.ip(), true))
 				l.arrive(p, there.ip())
 			}

@@ -137,7 +137,8 @@ func findRoutes(backends []netip.Addr) map[netip.Addr]backendRoute {
 			case err != nil:
 				found[a] = backendRoute{why: fmt.Sprintf("look up the route to backend %s: %v", a, err)}
 			default:
-				found[a] = backendRoute{why: fmt.Sprintf("look up the route to backend %s: no response from the kernel", a)}
+				found[a] = backendRoute{why: fmt.Sprintf("look up the route to backend %s: no response from the kernel",
+					a)}
 			}
 		}
 	}
@@ -185,11 +186,15 @@ func askRoutes(fd int, to []netip.Addr, answers map[uint32]routeAnswer) error {
 
 // routeRequest returns the message of "ip route get".
 func routeRequest(seq uint32, to netip.Addr) []byte {
-	m := &nl.RtMsg{RtMsg: unix.RtMsg{Family: unix.AF_INET6, Dst_len: uint8(to.BitLen()), Flags: unix.RTM_F_LOOKUP_TABLE}}
+	m := &nl.RtMsg{RtMsg: unix.RtMsg{
+		Family: unix.AF_INET6, Dst_len: uint8(to.BitLen()), Flags: unix.RTM_F_LOOKUP_TABLE,
+	}}
 	if to.Is4() {
 		m.Family = unix.AF_INET
 	}
-	r := &nl.NetlinkRequest{NlMsghdr: unix.NlMsghdr{Len: unix.SizeofNlMsghdr, Type: unix.RTM_GETROUTE, Flags: unix.NLM_F_REQUEST, Seq: seq}}
+	r := &nl.NetlinkRequest{NlMsghdr: unix.NlMsghdr{
+		Len: unix.SizeofNlMsghdr, Type: unix.RTM_GETROUTE, Flags: unix.NLM_F_REQUEST, Seq: seq,
+	}}
 	r.AddData(m)
 	r.AddData(nl.NewRtAttr(unix.RTA_DST, to.AsSlice()))
 	return r.Serialize()

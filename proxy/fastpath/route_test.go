@@ -23,7 +23,8 @@ func TestRoutes(t *testing.T) {
 		if err := netlink.RuleAdd(rule); err != nil {
 			t.Fatal(err)
 		}
-		if err := netlink.RouteAdd(&netlink.Route{Table: 77, Dst: mustNet("10.244.2.128/25"), LinkIndex: l.link("cali2").Attrs().Index}); err != nil {
+		if err := netlink.RouteAdd(&netlink.Route{Table: 77, Dst: mustNet("10.244.2.128/25"),
+			LinkIndex: l.link("cali2").Attrs().Index}); err != nil {
 			t.Fatal(err)
 		}
 		if err := netlink.RouteAdd(&netlink.Route{Dst: mustNet("10.244.4.0/24"), Type: unix.RTN_PROHIBIT}); err != nil {
@@ -78,7 +79,9 @@ func TestManyBackends(t *testing.T) {
 		for _, proto := range []uint8{TCP, UDP} {
 			f := Frontend{Addr: port("vip", 0, 80), Protocol: proto, Take: true}
 			for i := range byte(3 * routesPerCall) {
-				f.Backends = append(f.Backends, Backend{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 2, i}), 8080), Weight: 1})
+				f.Backends = append(f.Backends, Backend{
+					Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 2, i}), 8080), Weight: 1,
+				})
 			}
 			s.VIPs[0].Frontends = append(s.VIPs[0].Frontends, f)
 		}
@@ -94,7 +97,8 @@ func TestManyBackends(t *testing.T) {
 				t.Errorf("left %+v, and no lookup is pending", st.NotOffloaded)
 			}
 			l.set(p, s)
-			l.await("both frontends to be taken", func() bool { st := p.Status(); return len(st.NotOffloaded) == 0 && !st.Busy })
+			l.await("both frontends to be taken",
+				func() bool { st := p.Status(); return len(st.NotOffloaded) == 0 && !st.Busy })
 			p.check(t, 2, 3*routesPerCall, 1)
 			l.set(p, State{Outward: s.Outward})
 			p.check(t, 0, 0, 0)
@@ -107,8 +111,11 @@ func (d *Datapath) check(t *testing.T, taken, routes, interfaces int) {
 	t.Helper()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if len(d.table.frontends) != taken || len(d.routes.of) != routes || len(d.routes.links) != interfaces || d.routes.unresolved != 0 {
-		t.Errorf("%d are taken, by %d routes and %d interfaces, %d routes unknown; want %d, %d, %d", len(d.table.frontends), len(d.routes.of), len(d.routes.links), d.routes.unresolved, taken, routes, interfaces)
+	if len(d.table.frontends) != taken || len(d.routes.of) != routes || len(d.routes.links) != interfaces ||
+		d.routes.unresolved != 0 {
+		t.Errorf("%d are taken, by %d routes and %d interfaces, %d routes unknown; want %d, %d, %d",
+			len(d.table.frontends), len(d.routes.of), len(d.routes.links), d.routes.unresolved, taken, routes,
+			interfaces)
 	}
 }
 

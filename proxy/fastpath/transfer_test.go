@@ -34,7 +34,8 @@ func (l *lab) withChecksums(ns *nstest.NS) {
 			_    [16]byte
 		}{data: unsafe.Pointer(&value)}
 		copy(request.name[:], "eth0")
-		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&request))); errno != 0 {
+		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL,
+			uintptr(unsafe.Pointer(&request))); errno != 0 {
 			err = errno
 		}
 	})
@@ -48,7 +49,9 @@ func (l *lab) withChecksums(ns *nstest.NS) {
 func TestBulkTransfer(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {
 		p := l.path()
-		s := each(state("pod1"), func(f *Frontend) { f.Backends[0].Addr = netip.AddrPortFrom(f.Backends[0].Addr.Addr(), 7) })
+		s := each(state("pod1"), func(f *Frontend) {
+			f.Backends[0].Addr = netip.AddrPortFrom(f.Backends[0].Addr.Addr(), 7)
+		})
 		l.set(p, s)
 		var echo net.Listener
 		var err error

@@ -37,7 +37,8 @@ const headerLength6 = 40
 // counts words, for bytes. All clients of a network would have the same backend.
 func hashMatch(f state.SetID, slots, slot int) string {
 	if f == 0 && slots <= state.MaxHashed {
-		return fmt.Sprintf("-m cluster --cluster-local-nodemask 0x%08x --cluster-total-nodes %d --cluster-hash-seed 0x%08x ", 1<<slot, slots, hashSeed)
+		return fmt.Sprintf("-m cluster --cluster-local-nodemask 0x%08x --cluster-total-nodes %d "+
+			"--cluster-hash-seed 0x%08x ", 1<<slot, slots, hashSeed)
 	}
 	return bytecode(clientProgram(f, slots, slot))
 }
@@ -98,7 +99,8 @@ func clientProgram(f state.SetID, slots, slot int) []bpf.Instruction {
 func clientHash(f state.SetID) []bpf.Instruction {
 	program := []bpf.Instruction{bpf.LoadConstant{Dst: bpf.RegX, Val: hashSeed}}
 	for word := range sourceWords[f] {
-		program = append(program, bpf.LoadAbsolute{Off: sourceOffset[f] + 4*word, Size: 4}, bpf.ALUOpX{Op: bpf.ALUOpXor})
+		program = append(program, bpf.LoadAbsolute{Off: sourceOffset[f] + 4*word, Size: 4},
+			bpf.ALUOpX{Op: bpf.ALUOpXor})
 		program = append(append(program, multiply(0x85ebca6b)...), fold(13)...)
 		if word < sourceWords[f]-1 {
 			program = append(program, bpf.TAX{})
@@ -117,13 +119,15 @@ func slotsProgram(f state.SetID, slots []int, owner int) []bpf.Instruction {
 
 // flowHash returns instructions that leave the hash of a flow in the accumulator.
 func flowHash(f state.SetID) []bpf.Instruction {
-	program := []bpf.Instruction{bpf.LoadMemShift{Off: 0}, bpf.LoadIndirect{Off: 0, Size: 2}} // options may come before the ports
+	// options may come before the ports
+	program := []bpf.Instruction{bpf.LoadMemShift{Off: 0}, bpf.LoadIndirect{Off: 0, Size: 2}}
 	if f == 1 {
 		program = []bpf.Instruction{bpf.LoadAbsolute{Off: headerLength6, Size: 2}}
 	}
 	program = append(append(program, bpf.ALUOpConstant{Op: bpf.ALUOpXor, Val: hashSeed}), multiply(0x85ebca6b)...)
 	for word := range sourceWords[f] {
-		program = append(program, bpf.LoadAbsolute{Off: sourceOffset[f] + 4*word, Size: 4}, bpf.ALUOpX{Op: bpf.ALUOpXor})
+		program = append(program, bpf.LoadAbsolute{Off: sourceOffset[f] + 4*word, Size: 4},
+			bpf.ALUOpX{Op: bpf.ALUOpXor})
 		program = append(program, multiply(0x85ebca6b)...)
 	}
 	// A product carries bits to the left only: fold brings the high bits back.
@@ -153,7 +157,8 @@ func among(slots []int, owner int) []bpf.Instruction {
 	for i, word := range words[:last] {
 		// The jump leads behind the other words: three instructions each, one for the last.
 		end := uint32(3*(last-i-1) + 1)
-		program = append(program, bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(i), SkipFalse: 2}, bpf.LoadConstant{Dst: bpf.RegA, Val: word}, bpf.Jump{Skip: end})
+		program = append(program, bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(i), SkipFalse: 2},
+			bpf.LoadConstant{Dst: bpf.RegA, Val: word}, bpf.Jump{Skip: end})
 	}
 	return append(program, bpf.LoadConstant{Dst: bpf.RegA, Val: words[last]},
 		bpf.ALUOpX{Op: bpf.ALUOpShiftRight},

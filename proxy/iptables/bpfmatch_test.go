@@ -95,7 +95,8 @@ func TestSlotsProgram(t *testing.T) {
 					}
 					for owner, run := range runs {
 						if got, want := run(client), owner == slots[slot]; got != want {
-							t.Fatalf("%s has slot %d, which is of backend %d; that of %d says %v", client, slot, slots[slot], owner, got)
+							t.Fatalf("%s has slot %d, which is of backend %d; that of %d says %v", client, slot,
+								slots[slot], owner, got)
 						}
 					}
 				}

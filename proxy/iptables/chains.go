@@ -130,7 +130,8 @@ const midstream = "-p tcp -m tcp ! --tcp-flags FIN,SYN,RST,ACK SYN "
 func (r render) frontend(to chainSet, v *state.VIP, fe *state.Frontend, s state.Side) {
 	name := frontendName(s, v, fe)
 	if fe.SourceRestricted(v.Addr) {
-		to.add(name, "-m set ! --match-set "+setName(ipsetSources, state.Family(v.Addr))+" dst,dst,src -j DNAT --to-destination "+v.Addr.String())
+		to.add(name, "-m set ! --match-set "+setName(ipsetSources, state.Family(v.Addr))+
+			" dst,dst,src -j DNAT --to-destination "+v.Addr.String())
 	}
 	t := fe.Target(s)
 	if fe.Affinity > 0 {
@@ -160,7 +161,8 @@ func (r render) frontend(to chainSet, v *state.VIP, fe *state.Frontend, s state.
 func (r render) ordered(t *state.Target) []state.Backend {
 	masked := func(b state.Backend) bool { return t.Masks(b, r.node) }
 	kept := slices.DeleteFunc(slices.Clone(t.Backends), masked)
-	return append(kept, slices.DeleteFunc(slices.Clone(t.Backends), func(b state.Backend) bool { return !masked(b) })...)
+	return append(kept, slices.DeleteFunc(slices.Clone(t.Backends),
+		func(b state.Backend) bool { return !masked(b) })...)
 }
 
 // verdict returns the target of a rule that has chosen a backend.

@@ -19,26 +19,34 @@ import (
 // xtGoldenStates are States whose chains are worth reading.
 func xtGoldenStates() map[string]state.State {
 	all := proxytest.GoldenStates()
-	states := map[string]state.State{"empty": all["empty"], "cluster": all["cluster"], "none": all["none"], "sources": all["sources"], "snat": all["snat"], "ipv6": all["ipv6"]}
+	states := map[string]state.State{
+		"empty": all["empty"], "cluster": all["cluster"], "none": all["none"], "sources": all["sources"],
+		"snat": all["snat"], "ipv6": all["ipv6"],
+	}
 	s := all["cluster"]
 	fe := s.VIPs.At(0).Frontends[0]
 	one := func(change func(*state.Frontend)) state.State {
 		f := fe
 		change(&f)
-		return state.State{Node: s.Node, VIPs: proxytest.VIPsOf(&state.VIP{Addr: s.VIPs.At(0).Addr, Frontends: []state.Frontend{f}})}
+		return state.State{
+			Node: s.Node, VIPs: proxytest.VIPsOf(&state.VIP{Addr: s.VIPs.At(0).Addr, Frontends: []state.Frontend{f}}),
+		}
 	}
 	states["affinity"] = one(func(f *state.Frontend) { f.Affinity = 3 * time.Hour })
 	states["roundrobin"] = one(func(f *state.Frontend) { f.Scheduler = state.RoundRobin })
 	states["sourcehash"] = one(func(f *state.Frontend) { f.Scheduler = state.SourceHash })
 	states["maglev"] = one(func(f *state.Frontend) { f.Scheduler = state.Maglev })
-	states["tree"] = treeState("192.0.2.1", "192.0.2.2", "192.0.2.17", "198.51.100.1", "2001:db8::1", "2001:db8::2", "2001:db8:0:1::1")
+	states["tree"] = treeState("192.0.2.1", "192.0.2.2", "192.0.2.17", "198.51.100.1", "2001:db8::1", "2001:db8::2",
+		"2001:db8:0:1::1")
 	return states
 }
 
 func treeState(addrs ...string) state.State {
 	s := state.State{Node: "n1", Owned: proxytest.Prefixes("192.0.2.0/24", "198.51.100.0/24", "2001:db8::/32")}
 	for _, a := range addrs {
-		s.VIPs = proxytest.WithVIPs(s.VIPs, &state.VIP{Addr: netip.MustParseAddr(a), Frontends: []state.Frontend{{Protocol: state.TCP, Port: 80}}})
+		s.VIPs = proxytest.WithVIPs(s.VIPs, &state.VIP{
+			Addr: netip.MustParseAddr(a), Frontends: []state.Frontend{{Protocol: state.TCP, Port: 80}},
+		})
 	}
 	return s
 }
@@ -76,7 +84,8 @@ func TestTree(t *testing.T) {
 		for _, v := range vips {
 			chain, met := "root", 0
 			for chain != v.Addr.String() {
-				i := slices.IndexFunc(chains[chain], func(rule string) bool { return parseRule(rule).dest.Contains(v.Addr) })
+				i := slices.IndexFunc(chains[chain],
+					func(rule string) bool { return parseRule(rule).dest.Contains(v.Addr) })
 				if i < 0 {
 					t.Fatalf("%s: %s ends in %s", name, v.Addr, chain)
 				}
@@ -97,7 +106,8 @@ func TestChainNames(t *testing.T) {
 		for _, p := range []state.Protocol{state.TCP, state.UDP, state.SCTP} {
 			fe := &state.Frontend{Protocol: p, Port: 65535}
 			for _, name := range []string{
-				frontendName(state.External, v, fe), chainName(state.Internal, "", a), chainName(state.External, "", netip.PrefixFrom(v.Addr, 28).String()),
+				frontendName(state.External, v, fe), chainName(state.Internal, "", a),
+				chainName(state.External, "", netip.PrefixFrom(v.Addr, 28).String()),
 				backendName(state.Internal, v, fe, state.Backend{}),
 			} {
 				if len(name) > maxChainName || !Ours(name) {
@@ -162,7 +172,9 @@ func TestHeldElements(t *testing.T) {
 		s = w.Next(s)
 		for f := range state.SetID(2) {
 			held := facts(readElements(chainsOf(s, f)["nat"], allEntries(s, f), f))
-			wanted := facts(state.RenderState(state.State{Node: s.Node, VIPs: proxytest.VIPsOf(ofFamily(s.VIPs, f)...)}))
+			wanted := facts(state.RenderState(state.State{
+				Node: s.Node, VIPs: proxytest.VIPsOf(ofFamily(s.VIPs, f)...),
+			}))
 			for fact := range wanted {
 				if !held[fact] && !strings.Contains(fact, "backend") {
 					t.Fatalf("not held: %s of\n%s", fact, s)
@@ -201,14 +213,20 @@ func facts(all []state.Element) map[string]bool {
 // What iptables cannot do is said.
 func TestUnsupported(t *testing.T) {
 	s := state.State{VIPs: proxytest.VIPsOf(&state.VIP{Addr: proxytest.At("vip", 0), Frontends: []state.Frontend{
-		{Protocol: state.TCP, Port: 80, Name: "a/b", Scheduler: state.Maglev, External: proxytest.Crowd(0, proxytest.At("pod1", 0), 50)},
-		{Protocol: state.TCP, Port: 82, Name: "a/c", Scheduler: state.Maglev, External: proxytest.Crowd(0, proxytest.At("pod1", 0), 49), Internal: proxytest.Crowd(0, proxytest.At("pod1", 0), 49)},
-		{Protocol: state.TCP, Port: 81, Scheduler: state.SourceHash, Internal: proxytest.Crowd(0, proxytest.At("pod1", 0), state.MaxHashed)},
+		{Protocol: state.TCP, Port: 80, Name: "a/b", Scheduler: state.Maglev,
+			External: proxytest.Crowd(0, proxytest.At("pod1", 0), 50)},
+		{Protocol: state.TCP, Port: 82, Name: "a/c", Scheduler: state.Maglev,
+			External: proxytest.Crowd(0, proxytest.At("pod1", 0), 49),
+			Internal: proxytest.Crowd(0, proxytest.At("pod1", 0), 49)},
+		{Protocol: state.TCP, Port: 81, Scheduler: state.SourceHash,
+			Internal: proxytest.Crowd(0, proxytest.At("pod1", 0), state.MaxHashed)},
 		{Protocol: state.TCP, Port: 83, Scheduler: state.RoundRobin},
 	}}, &state.VIP{Addr: proxytest.At("vip", 1), Frontends: []state.Frontend{
-		{Protocol: state.UDP, Port: 53, Scheduler: state.SourceHash, Internal: state.Target{Backends: proxytest.Backends(1, "pod1", "pod2")}},
+		{Protocol: state.UDP, Port: 53, Scheduler: state.SourceHash,
+			Internal: state.Target{Backends: proxytest.Backends(1, "pod1", "pod2")}},
 	}})}
-	want := []string{"192.0.2.1 tcp/80 a/b: with iptables Maglev has room for 50 backends; these 51 are chosen at random"}
+	want := []string{"192.0.2.1 tcp/80 a/b: with iptables Maglev has room for 50 backends; these 51 " +
+		"are chosen at random"}
 	if diff := cmp.Diff(want, unsupportedBy(s)); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}

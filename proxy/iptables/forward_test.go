@@ -74,12 +74,16 @@ COMMIT
 			"-A KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP"), ""},
 		{"Docker", saved("DROP", ":DOCKER-USER - [0:0]", "-A FORWARD -j DOCKER-USER", "-A FORWARD -o docker0 -j DOCKER",
 			"-A FORWARD -i docker0 ! -o docker0 -j ACCEPT", "-A DOCKER-USER -j RETURN"), opened},
-		{"libvirt's rejects are for its bridge", saved("ACCEPT", "-A FORWARD -o virbr0 -j REJECT --reject-with icmp-port-unreachable"), ""},
-		{"a reject for all at the end", saved("ACCEPT", "-A FORWARD -i lo -j ACCEPT", "-A FORWARD -j REJECT --reject-with icmp-host-prohibited"), filled + before("2")},
-		{"with a comment", saved("ACCEPT", `-A FORWARD -m comment --comment "no \"one\" -j ACCEPT" -j DROP`), filled + before("1")},
+		{"libvirt's rejects are for its bridge",
+			saved("ACCEPT", "-A FORWARD -o virbr0 -j REJECT --reject-with icmp-port-unreachable"), ""},
+		{"a reject for all at the end", saved("ACCEPT", "-A FORWARD -i lo -j ACCEPT",
+			"-A FORWARD -j REJECT --reject-with icmp-host-prohibited"), filled + before("2")},
+		{"with a comment", saved("ACCEPT", `-A FORWARD -m comment --comment "no \"one\" -j ACCEPT" -j DROP`),
+			filled + before("1")},
 		{"and a short one", saved("ACCEPT", "-A FORWARD -m comment --comment closed -j DROP"), filled + before("1")},
 		{"rules behind it do not matter", saved("DROP", dropAll, "-A FORWARD -j ACCEPT"), filled + before("1")},
-		{"all accepted before the policy", saved("DROP", "-A FORWARD -s 10.0.0.0/8 -j DROP", "-A FORWARD -j ACCEPT"), ""},
+		{"all accepted before the policy", saved("DROP", "-A FORWARD -s 10.0.0.0/8 -j DROP", "-A FORWARD -j ACCEPT"),
+			""},
 		{"a policy of networks comes first", saved("DROP", rule), opened},
 
 		{"as written", saved("DROP", chained, "-A FORWARD -j DOCKER-USER", ourJump, ourRule), ""},
@@ -87,21 +91,26 @@ COMMIT
 		{"only the chain is left", saved("ACCEPT", chained), "-X FANFARE-FORWARD\n"},
 		{"flushed by another program", saved("DROP", chained, ourRule), atEnd},
 		{"all chains flushed", saved("DROP", chained, ourJump), filled},
-		{"another pool", saved("DROP", chained, ourJump, strings.Replace(ourRule, "192.0.2.0/24", "198.51.100.0/24", 1)), filled},
+		{"another pool", saved("DROP", chained, ourJump,
+			strings.Replace(ourRule, "192.0.2.0/24", "198.51.100.0/24", 1)), filled},
 		{"another rule in our chain", saved("DROP", chained, ourJump, ourRule, "-A FANFARE-FORWARD -j RETURN"), filled},
 		{"another drop came after it", saved("DROP", chained, ourJump, rule, ourRule), atEnd + without(ourJump)},
 		{"an older jump in another place", saved("DROP", chained, olderAdd, rule, ourRule), atEnd + without(olderAdd)},
 		{"an older jump in its place", saved("DROP", chained, rule, olderAdd, ourRule), ""},
 
-		{"the speaker was killed before it deleted the former jump", saved("DROP", chained, ourJump, rule, ourJump, ourRule), without(ourJump)},
-		{"the new place is counted with the former jump", saved("DROP", chained, rule, ourJump, rule, dropAll, ourRule), before("4") + without(ourJump)},
+		{"the speaker was killed before it deleted the former jump",
+			saved("DROP", chained, ourJump, rule, ourJump, ourRule), without(ourJump)},
+		{"the new place is counted with the former jump", saved("DROP", chained, rule, ourJump, rule, dropAll, ourRule),
+			before("4") + without(ourJump)},
 		{"two in place", saved("DROP", chained, ourJump, ourJump, dropAll, ourRule), without(ourJump)},
 		{"a drop came before it", saved("DROP", chained, dropAll, ourJump, ourRule), without(ourJump) + before("1")},
-		{"one in place, another version's without effect", saved("DROP", chained, ourJump, dropAll, olderAdd, ourRule), without(olderAdd)},
+		{"one in place, another version's without effect", saved("DROP", chained, ourJump, dropAll, olderAdd, ourRule),
+			without(olderAdd)},
 		{"a copy without effect cannot be named", saved("DROP", chained, ourJump, dropAll, ourJump, ourRule), ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want, planForward(parseFilter(tt.save), proxytest.Prefixes("192.0.2.0/24")).text()); diff != "" {
+			if diff := cmp.Diff(tt.want, planForward(parseFilter(tt.save),
+				proxytest.Prefixes("192.0.2.0/24")).text()); diff != "" {
 				t.Errorf("(-want +got)\n%s", diff)
 			}
 		})
@@ -124,7 +133,8 @@ func TestPlanForwardNothing(t *testing.T) {
 func TestPlanForwardFromAnywhere(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 0))
-	kinds := []string{ourJump, `-A FORWARD -j FANFARE-FORWARD`, "-A FORWARD -s 198.51.100.1/32 -j DROP", "-A FORWARD -j DROP"}
+	kinds := []string{ourJump, `-A FORWARD -j FANFARE-FORWARD`, "-A FORWARD -s 198.51.100.1/32 -j DROP",
+		"-A FORWARD -j DROP"}
 	for range 5000 {
 		policy, rules := []string{"DROP", "ACCEPT"}[r.IntN(2)], make([]string, r.IntN(7))
 		for n := range rules {

@@ -70,16 +70,18 @@ var ipsetErrors = map[unix.Errno]string{
 // requestSet sends one command for a set and waits for the kernel's answer. body, if not nil,
 // appends attributes after the set's name. An error names the set: it is a SetError, or wraps the
 // errno.
-func requestSet(s *nfnl.Socket, command uint8, flags uint16, f state.SetID, name string, body func(e *nfnl.Encoder)) error {
+func requestSet(s *nfnl.Socket, command uint8, flags uint16, f state.SetID, name string,
+	body func(e *nfnl.Encoder)) error {
 	s.Seq++
 	var e nfnl.Encoder
-	e.Message(unix.NFNL_SUBSYS_IPSET, command, unix.NLM_F_REQUEST|unix.NLM_F_ACK|flags, s.Seq, state.NFFamily(f), func() {
-		e.Bytes(ipsetAttrProtocol, []byte{ipsetProtocol})
-		e.Text(ipsetAttrName, name)
-		if body != nil {
-			body(&e)
-		}
-	})
+	e.Message(unix.NFNL_SUBSYS_IPSET, command, unix.NLM_F_REQUEST|unix.NLM_F_ACK|flags, s.Seq, state.NFFamily(f),
+		func() {
+			e.Bytes(ipsetAttrProtocol, []byte{ipsetProtocol})
+			e.Text(ipsetAttrName, name)
+			if body != nil {
+				body(&e)
+			}
+		})
 	if err := s.Send(e.B); err != nil {
 		return err
 	}

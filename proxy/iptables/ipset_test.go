@@ -60,7 +60,8 @@ func TestFullSet(t *testing.T) {
 			t.Errorf("more entries than there is room for: %v", err)
 		}
 
-		if err := createSet(s, "fanfare-clients", setForm{affinityKind, state.SetID(0), time.Hour, most, true}); err != nil {
+		if err := createSet(s, "fanfare-clients",
+			setForm{affinityKind, state.SetID(0), time.Hour, most, true}); err != nil {
 			t.Fatal(err)
 		}
 		all := clientEntries(100 * most)
@@ -70,7 +71,8 @@ func TestFullSet(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if n, late := countClients(t, s, "fanfare-clients", 0), countClients(t, s, "fanfare-clients", 50*most); n > most || late == 0 {
+		if n, late := countClients(t, s, "fanfare-clients", 0),
+			countClients(t, s, "fanfare-clients", 50*most); n > most || late == 0 {
 			t.Errorf("%d clients, %d of them of the later half; want %d at most, and later ones", n, late, most)
 		}
 	})
@@ -89,7 +91,9 @@ func TestRemoveChainsFails(t *testing.T) {
 		if err := os.Setenv("PATH", dir); err != nil {
 			t.Fatal(err)
 		}
-		if err := RemoveChains(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "rules of iptables-nft may remain") || !strings.Contains(err.Error(), "cannot read") {
+		if err := RemoveChains(t.Context(), nil); err == nil ||
+			!strings.Contains(err.Error(), "rules of iptables-nft may remain") ||
+			!strings.Contains(err.Error(), "cannot read") {
 			t.Errorf("got %v", err)
 		}
 	})

@@ -153,7 +153,8 @@ func (p *Poller) countSets() (string, error) {
 		if remembers(name) {
 			elements = 0
 		}
-		all = append(all, fmt.Sprint(name, " ", nfnl.CString(nfnl.Attribute(data, ipsetAttrKind)), " ", elements, " ", nfnl.Uint32(nfnl.Attribute(header, ipsetAttrReferences))))
+		all = append(all, fmt.Sprint(name, " ", nfnl.CString(nfnl.Attribute(data, ipsetAttrKind)), " ", elements, " ",
+			nfnl.Uint32(nfnl.Attribute(header, ipsetAttrReferences))))
 	})
 	slices.Sort(all)
 	return strings.Join(all, "\n"), err

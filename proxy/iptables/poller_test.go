@@ -21,11 +21,13 @@ func TestPollerFull(t *testing.T) {
 		defer s.Close()
 		vip := &state.VIP{Addr: netip.MustParseAddr("192.0.2.1")}
 		name := func(pod string) string {
-			return AffinityName(vip, &state.Frontend{Port: 80, Affinity: time.Hour}, state.Backend{Addr: netip.MustParseAddrPort(pod)})
+			return AffinityName(vip, &state.Frontend{Port: 80, Affinity: time.Hour},
+				state.Backend{Addr: netip.MustParseAddrPort(pod)})
 		}
 		busy, quiet := name("10.244.1.11:8080"), name("10.244.1.12:8080")
 		for _, set := range []string{busy, quiet} {
-			if err := createSet(s, set, setForm{affinityKind, state.SetID(0), time.Hour, maxClients, true}); err != nil {
+			if err := createSet(s, set, setForm{affinityKind, state.SetID(0), time.Hour, maxClients, true}); err !=
+				nil {
 				t.Fatal(err)
 			}
 		}

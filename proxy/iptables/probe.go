@@ -27,7 +27,8 @@ func Installed() []Program {
 	if len(all) > 0 {
 		return all
 	}
-	for _, i := range []Program{{Name: "iptables", Tables: Programs[1].Tables}, {Name: "ip6tables", ipv6: true, Tables: Programs[3].Tables}} {
+	for _, i := range []Program{{Name: "iptables", Tables: Programs[1].Tables},
+		{Name: "ip6tables", ipv6: true, Tables: Programs[3].Tables}} {
 		if _, err := exec.LookPath(i.Name + "-restore"); err == nil {
 			all = append(all, i)
 		}
@@ -132,7 +133,8 @@ var chainTraces = []struct {
 // traces returns how likely a program is in use here: 2 for chains of Fanfare, 1 for chains of
 // Kubernetes, otherwise 0.
 func (i Program) traces(ctx context.Context) (rank int) {
-	_ = i.byRule(ctx, loadPatience, loadLockWait, func(t *goiptables.IPTables) error { // what cannot be asked has no rank
+	// what cannot be asked has no rank
+	_ = i.byRule(ctx, loadPatience, loadLockWait, func(t *goiptables.IPTables) error {
 		for _, c := range chainTraces {
 			has, err := i.hasTable(c.table) // otherwise the question may create it
 			if has {
@@ -170,7 +172,8 @@ func xtFeatures(f state.SetID) []xtFeature {
 		{"raw", "-j CT --notrack", "CONFIG_NETFILTER_XT_TARGET_CT"},
 		{"nat", "-m addrtype --dst-type LOCAL -j RETURN", "CONFIG_NETFILTER_XT_MATCH_ADDRTYPE"},
 		{"nat", "-m statistic --mode random --probability 0.5 -j RETURN", "CONFIG_NETFILTER_XT_MATCH_STATISTIC"},
-		{"nat", "-m cluster --cluster-total-nodes 2 --cluster-local-node 1 --cluster-hash-seed 1 -j RETURN", "CONFIG_NETFILTER_XT_MATCH_CLUSTER"},
+		{"nat", "-m cluster --cluster-total-nodes 2 --cluster-local-node 1 --cluster-hash-seed 1 -j RETURN",
+			"CONFIG_NETFILTER_XT_MATCH_CLUSTER"},
 		{"nat", sameAddrs(f) + "-j RETURN", "CONFIG_NETFILTER_XT_MATCH_BPF"},
 		{"nat", "-m mark --mark 0x4000/0x4000 -j RETURN", "CONFIG_NETFILTER_XT_MARK"},
 		{"nat", setMark(defaultFlag), "CONFIG_NETFILTER_XT_MARK"},
@@ -203,7 +206,8 @@ func (x *Renderer) setsMissing() error {
 // does it try them one by one, for the error: each takes a process.
 func (x *Renderer) try(ctx context.Context, i Program) (err error) {
 	f := i.Family()
-	if err := createSet(x.Sock, probeSet(f), setForm{kind: affinityKind, family: f, timeout: time.Second, most: maxClients, evicts: true}); err != nil {
+	if err := createSet(x.Sock, probeSet(f),
+		setForm{kind: affinityKind, family: f, timeout: time.Second, most: maxClients, evicts: true}); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, destroySet(x.Sock, probeSet(f))) }()
@@ -255,7 +259,8 @@ func (i Program) lacks(ctx context.Context, f state.SetID) error {
 	if len(missing) == 0 {
 		return fmt.Errorf("%s does not take the rules together", i.Name)
 	}
-	return fmt.Errorf("%s (%s) or this kernel lacks %s", i.Name, strings.TrimSpace(version), strings.Join(missing, ", "))
+	return fmt.Errorf("%s (%s) or this kernel lacks %s", i.Name, strings.TrimSpace(version),
+		strings.Join(missing, ", "))
 }
 
 // RuleWords splits a rule into arguments as iptables-restore does: text in double quotes is one
@@ -300,7 +305,8 @@ func unsupportedBy(s state.State) (all []string) {
 			fe := &v.Frontends[i]
 			for _, target := range []*state.Target{&fe.External, &fe.Internal} {
 				if fe.XtScheduler(target) != fe.Scheduler {
-					all = append(all, fmt.Sprintf("%s: with iptables Maglev has room for %d backends; these %d are chosen at random",
+					all = append(all, fmt.Sprintf("%s: with iptables Maglev has room for %d backends; these %d "+
+						"are chosen at random",
 						strings.TrimSpace(fe.Label(v)+" "+fe.Name), state.MaxTabled, len(target.Backends)))
 					break
 				}

@@ -18,7 +18,8 @@ import (
 func TestModeSaysWhatIsMissing(t *testing.T) {
 	proxytest.InNamespace(t, func(t *testing.T) {
 		i := Program{Name: "iptables-nft"}
-		if err := i.lacks(t.Context(), 0); err == nil || !strings.Contains(err.Error(), "CONFIG_NETFILTER_XT_SET") || strings.Contains(err.Error(), "CONFIG_NETFILTER_XT_NAT") {
+		if err := i.lacks(t.Context(), 0); err == nil || !strings.Contains(err.Error(), "CONFIG_NETFILTER_XT_SET") ||
+			strings.Contains(err.Error(), "CONFIG_NETFILTER_XT_NAT") {
 			// The rules about a set need the set, which is not made here.
 			t.Errorf("%v; want it to name the match set alone", err)
 		}

@@ -105,7 +105,8 @@ func (i Program) run(ctx context.Context, input, suffix string, args ...string) 
 	return i.runFor(ctx, iptablesPatience, input, suffix, args...)
 }
 
-func (i Program) runFor(ctx context.Context, patience time.Duration, input, suffix string, args ...string) (string, error) {
+func (i Program) runFor(ctx context.Context, patience time.Duration, input, suffix string,
+	args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	out, err := renderer.Run(ctx, input, i.Name+suffix, args...)
@@ -117,7 +118,8 @@ func (i Program) runFor(ctx context.Context, patience time.Duration, input, suff
 
 // byRule calls change with go-iptables, which starts a process for each rule or question. Each
 // waits lockWait seconds at most for the xtables lock, and patience bounds the time of all.
-func (i Program) byRule(ctx context.Context, patience time.Duration, lockWait int, change func(*goiptables.IPTables) error) error {
+func (i Program) byRule(ctx context.Context, patience time.Duration, lockWait int,
+	change func(*goiptables.IPTables) error) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	err := killAtEnd(ctx, func() error {

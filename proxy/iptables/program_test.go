@@ -112,7 +112,8 @@ func TestForwardOpenInSpiteOfError(t *testing.T) {
 		runIPTables(t, "iptables-nft -A FORWARD -j FANFARE-FORWARD")
 		runIPTables(t, "iptables-nft -A FORWARD -s 198.51.100.1 -j DROP")
 		inFrontOf(t, i.Name, "-D", "echo no >&2; echo never >&2; exit 4")
-		if _, _, err := i.open(t.Context(), prefixes); err == nil || !strings.HasSuffix(err.Error(), ": no; never") || len(ClosedBy(err)) > 0 {
+		if _, _, err := i.open(t.Context(), prefixes); err == nil || !strings.HasSuffix(err.Error(), ": no; never") ||
+			len(ClosedBy(err)) > 0 {
 			t.Errorf("%v, closed by %v: want an error alone", err, ClosedBy(err))
 		}
 		runIPTables(t, "iptables-nft -I FORWARD -j DROP")
@@ -154,7 +155,8 @@ func TestForwardDeletesQuotedJump(t *testing.T) {
 		i := Program{Name: "iptables-nft"}
 		runIPTables(t, "iptables-nft -N FANFARE-FORWARD")
 		for _, comment := range []string{"plain", "two words", `a "quoted" \ one's`} {
-			if out, err := exec.Command(i.Name, "-A", "FORWARD", "-m", "comment", "--comment", comment, "-j", ForwardChain).CombinedOutput(); err != nil {
+			if out, err := exec.Command(i.Name, "-A", "FORWARD", "-m", "comment", "--comment", comment, "-j",
+				ForwardChain).CombinedOutput(); err != nil {
 				t.Fatalf("%v: %s", err, out)
 			}
 		}

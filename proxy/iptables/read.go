@@ -161,7 +161,8 @@ func (x *Renderer) Converge(ctx context.Context, have *state.State, want state.S
 
 // convergeFamily converges one family, and reads back what it wrote. Damage is reported only if
 // have is known, and against have: a difference from want alone is an ordinary change.
-func (x *Renderer) convergeFamily(ctx context.Context, f state.SetID, have *state.State, want state.State) (out renderer.Finding, err error) {
+func (x *Renderer) convergeFamily(ctx context.Context, f state.SetID, have *state.State,
+	want state.State) (out renderer.Finding, err error) {
 	odd, err := x.reform(ctx, want, f)
 	if err != nil {
 		return out, err
@@ -287,7 +288,8 @@ func (p xtPlan) damage() string {
 			words = append(words, fmt.Sprintf("table %s does not lead to our chains first", table))
 		}
 		if names := slices.Sorted(maps.Keys(p.write[table])); len(names) > 0 {
-			words = append(words, fmt.Sprintf("table %s: %d chains missing or changed, such as %s", table, len(names), names[0]))
+			words = append(words, fmt.Sprintf("table %s: %d chains missing or changed, such as %s", table, len(names),
+				names[0]))
 		}
 		if names := slices.Sorted(slices.Values(p.drop[table])); len(names) > 0 {
 			words = append(words, fmt.Sprintf("table %s: %d unknown chains, such as %s", table, len(names), names[0]))
@@ -407,7 +409,8 @@ func (x *Renderer) verify(ctx context.Context, f state.SetID, want state.State) 
 	if !x.loose {
 		x.loose = true
 		if p := x.plan(k, want, f); len(p.write) == 0 && len(p.drop) == 0 && len(p.jumps) == 0 {
-			x.Log.WarnContext(ctx, "iptables shows our rules in other words: only their number can be checked", "program", x.Programs[f].Name)
+			x.Log.WarnContext(ctx, "iptables shows our rules in other words: only their number can be checked",
+				"program", x.Programs[f].Name)
 			return nil
 		}
 		x.loose = false

@@ -16,7 +16,9 @@ func readElements(nat chainSet, entries entrySet, f state.SetID) []state.Element
 	var all []state.Element
 	for e := range entries {
 		if e.set == ipsetVIPs {
-			all = append(all, state.Element{Set: state.SetVIPs + f, Key: string(state.Encoding(nil).Addr(e.addr.Addr()))})
+			all = append(all, state.Element{
+				Set: state.SetVIPs + f, Key: string(state.Encoding(nil).Addr(e.addr.Addr())),
+			})
 		}
 	}
 	for _, s := range []state.Side{state.External, state.Internal} {
@@ -73,7 +75,8 @@ func (h *treeReader) frontend(vip netip.Addr, r xtRule) {
 	slices.SortFunc(backends, netip.AddrPort.Compare)
 	for slot, b := range slices.Compact(backends) {
 		h.all = append(h.all, state.Element{
-			Set: h.side.Eps + h.family, Key: string(slices.Clone(key).Slot(slot)), Data: string(state.Encoding(nil).AddrPort(b)),
+			Set: h.side.Eps + h.family, Key: string(slices.Clone(key).Slot(slot)),
+			Data: string(state.Encoding(nil).AddrPort(b)),
 		})
 	}
 }

@@ -24,7 +24,8 @@ func (x *Renderer) Redirect(_ context.Context, want state.State, _ bool) error {
 
 // able returns s without the redirects of families that cannot redirect.
 func (x *Renderer) able(s state.State) state.State {
-	s.Redirects = slices.DeleteFunc(slices.Clone(s.Redirects), func(h state.Redirect) bool { return x.teeErr[state.Family(h.VIP)] != nil })
+	s.Redirects = slices.DeleteFunc(slices.Clone(s.Redirects),
+		func(h state.Redirect) bool { return x.teeErr[state.Family(h.VIP)] != nil })
 	return s
 }
 
@@ -33,7 +34,8 @@ func (x *Renderer) able(s state.State) state.State {
 func xtRedirectFeatures(f state.SetID) []xtFeature {
 	return []xtFeature{
 		{"mangle", "-j TEE --gateway " + [2]string{"192.0.2.1", "2001:db8::1"}[f], "CONFIG_NETFILTER_XT_TARGET_TEE"},
-		{"mangle", matchTTL(f, "gt", state.RedirectTTL) + setTTL(f), "CONFIG_NETFILTER_XT_MATCH_HL and CONFIG_NETFILTER_XT_TARGET_HL"},
+		{"mangle", matchTTL(f, "gt", state.RedirectTTL) + setTTL(f),
+			"CONFIG_NETFILTER_XT_MATCH_HL and CONFIG_NETFILTER_XT_TARGET_HL"},
 	}
 }
 

@@ -54,8 +54,9 @@ func TestOrderOfTables(t *testing.T) {
 		have ruleset
 		want []string
 	}{
-		"flushed":                    {ruleset{}, xtRepaired},
-		"nat flushed":                {ruleset{tables: changed.tables, others: map[string]chainSet{"filter": whole.others["filter"]}}, xtRepaired},
+		"flushed": {ruleset{}, xtRepaired},
+		"nat flushed": {ruleset{tables: changed.tables,
+			others: map[string]chainSet{"filter": whole.others["filter"]}}, xtRepaired},
 		"chains gone, jumps are not": {changed, xtTables},
 	} {
 		script, _ := x.plan(c.have, s, 0).script()

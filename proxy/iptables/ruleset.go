@@ -39,7 +39,8 @@ func staticRules(s state.State, f state.SetID) ruleset {
 	m := flagOf(s.SNAT)
 	c := staticChains{
 		V: string("46"[f]), IPv6: f == 1, Clients: []string{"-m set --match-set " + setName(ipsetClients, f) + " src"},
-		Redirects: xtRedirects(s, f), SameAddrs: sameAddrs(f), Mark: matchMark(m), Unmark: unmark(m), NewSource: xtNewSource(s.SNAT, f),
+		Redirects: xtRedirects(s, f), SameAddrs: sameAddrs(f), Mark: matchMark(m), Unmark: unmark(m),
+		NewSource: xtNewSource(s.SNAT, f),
 	}
 	if p := s.Clients.InterfacePrefix; p != "" {
 		c.Clients = append(c.Clients, "-i "+p+"+")
@@ -130,7 +131,8 @@ func xtNewSource(s state.SNAT, f state.SetID) []string {
 	if from := s.Source(f); from.IsValid() {
 		rule = "-j SNAT --to-source " + from.String()
 	}
-	return append(rules, rule+[...]string{state.PortFullyRandom: " --random-fully", state.PortRandom: " --random", state.PortKept: ""}[s.Ports])
+	return append(rules, rule+[...]string{state.PortFullyRandom: " --random-fully", state.PortRandom: " --random",
+		state.PortKept: ""}[s.Ports])
 }
 
 // sameAddrs returns a match for packets whose source is their destination. No other match compares the

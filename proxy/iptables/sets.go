@@ -109,7 +109,9 @@ func (e setEntry) String() string {
 // sharedEntries returns the entries that do not depend on VIPs, of both families.
 func sharedEntries(s state.State) []setEntry {
 	var all []setEntry
-	for m, prefixes := range map[ipsetID][]netip.Prefix{ipsetOwned: s.Owned, ipsetClients: s.Clients.CIDRs, ipsetNever: s.SNAT.Never} {
+	for m, prefixes := range map[ipsetID][]netip.Prefix{
+		ipsetOwned: s.Owned, ipsetClients: s.Clients.CIDRs, ipsetNever: s.SNAT.Never,
+	} {
 		for _, p := range prefixes {
 			for _, half := range halves(p) {
 				all = append(all, setEntry{set: m, addr: half})

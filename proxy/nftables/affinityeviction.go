@@ -166,7 +166,8 @@ func (m *AffinityEvictor) evict(name string) error {
 	now := m.full[frontend]
 	if now.Evicted == 0 {
 		vip, at := frontend.Text()
-		m.log.Warn("affinity remembers no more clients: it forgets the oldest ones of the Service port that has the most", "vip", vip, "port", at)
+		m.log.Warn("affinity remembers no more clients: it forgets the oldest ones of the Service "+
+			"port that has the most", "vip", vip, "port", at)
 	}
 	now.Last = time.Now()
 	defer func() { m.full[frontend] = now }()

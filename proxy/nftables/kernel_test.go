@@ -29,7 +29,8 @@ func newKernel(t testing.TB) *kernel {
 	}
 	t.Cleanup(func() { sock.Close() })
 	return &kernel{t: t, Renderer: &Renderer{NFT: newNFT(t), Host: renderer.Host{
-		Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Sock: sock, Dumped: func() {}, Changed: func(time.Duration) {},
+		Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Sock: sock, Dumped: func() {},
+		Changed:     func(time.Duration) {},
 		IgnoringOwn: func(_ *nfnl.Socket, _ uint32, change func() error) error { return change() },
 	}}}
 }
@@ -48,7 +49,8 @@ func (k *kernel) set(want state.State) {
 		}
 	} else {
 		vips := state.DiffVIPs(k.have.VIPs, want.VIPs)
-		if err := k.Update(k.t.Context(), renderer.Step{Have: *k.have, Want: want, VIPs: vips, Elements: state.DiffStates(*k.have, want, vips, state.RepliesOf(k.have.VIPs))}); err != nil {
+		if err := k.Update(k.t.Context(), renderer.Step{Have: *k.have, Want: want, VIPs: vips,
+			Elements: state.DiffStates(*k.have, want, vips, state.RepliesOf(k.have.VIPs))}); err != nil {
 			k.t.Fatal(err)
 		}
 	}

@@ -58,7 +58,8 @@ func (m move) size() int {
 // addresses that are not VIPs yet.
 func rankOf(id state.SetID) int {
 	switch state.Base(id) {
-	case state.SetOwned, state.SetClients, state.SetNever, state.SetFrom, state.SetClientIf, state.SetSources, state.SetMarks:
+	case state.SetOwned, state.SetClients, state.SetNever, state.SetFrom, state.SetClientIf, state.SetSources,
+		state.SetMarks:
 		return 5
 	case state.SetVIPs, state.SetExtSvc, state.SetIntSvc, state.SetAllowed:
 		return 4
@@ -66,7 +67,8 @@ func rankOf(id state.SetID) int {
 		return 3
 	case state.SetExtSched, state.SetIntSched:
 		return 2
-	case state.SetExtRoundRobin, state.SetIntRoundRobin, state.SetTables, state.External.Table, state.Internal.Table: // tables come before what leads to them
+	// tables come before what leads to them
+	case state.SetExtRoundRobin, state.SetIntRoundRobin, state.SetTables, state.External.Table, state.Internal.Table:
 		return 1
 	default: // the backends
 		return 0

@@ -60,7 +60,8 @@ func (h held) follow(s state.Side, f state.SetID, key, chain string) error {
 	if rest, split := strings.CutPrefix(chain, state.SplitPrefix); split {
 		chain = state.External.Prefix + rest
 	}
-	next, asks := map[string]state.SetID{s.SourceCheck: s.AfterSourceCheck, s.Sticky: s.Sched, s.RoundRobin: s.OwnChains}[chain]
+	next, asks := map[string]state.SetID{s.SourceCheck: s.AfterSourceCheck, s.Sticky: s.Sched,
+		s.RoundRobin: s.OwnChains}[chain]
 	if asks {
 		to, ok := h[state.Element{Set: next + f, Key: key}]
 		if !ok {
@@ -84,7 +85,8 @@ func (h held) follow(s state.Side, f state.SetID, key, chain string) error {
 		set = of.Slots + f
 	}
 	for slot := range c.Slots {
-		if _, ok := h[state.Element{Set: set, Key: string(append([]byte(key), state.Encoding(nil).Slot(slot)...))}]; !ok {
+		if _, ok := h[state.Element{Set: set,
+			Key: string(append([]byte(key), state.Encoding(nil).Slot(slot)...))}]; !ok {
 			return fmt.Errorf("%s, and no slot %d in %s", chain, slot, state.Specs[set].Name)
 		}
 	}
@@ -164,7 +166,10 @@ func TestPartsKeepTogether(t *testing.T) {
 		for i := range v.Frontends {
 			v.Frontends[i].Sources = proxytest.Prefixes(sources...)
 		}
-		return state.State{Node: "n1", VIPs: proxytest.VIPsOf(v), Owned: proxytest.Prefixes(owned...), Clients: state.LocalClients{CIDRs: proxytest.Prefixes(owned...)}}
+		return state.State{
+			Node: "n1", VIPs: proxytest.VIPsOf(v), Owned: proxytest.Prefixes(owned...),
+			Clients: state.LocalClients{CIDRs: proxytest.Prefixes(owned...)},
+		}
 	}
 	have := stateWith([]string{"192.0.2.0/24"}, []string{"10.0.0.0/8", "11.0.0.0/8"})
 	want := stateWith([]string{"192.0.2.0/25", "198.51.100.0/24"}, []string{"10.0.0.0/9", "12.0.0.0/8"})

@@ -24,12 +24,15 @@ type feature struct {
 // features are the kernel features that the rules need besides nf_tables.
 var features = []feature{
 	{"type nat hook", "chain c { type nat hook prerouting priority -101; }", "CONFIG_NFT_NAT", "nft_chain_nat"},
-	{"dnat ip to", "chain c { type nat hook prerouting priority -101; dnat ip to 192.0.2.1; }", "CONFIG_NFT_NAT", "nft_nat"},
+	{"dnat ip to", "chain c { type nat hook prerouting priority -101; dnat ip to 192.0.2.1; }", "CONFIG_NFT_NAT",
+		"nft_nat"},
 	{"masquerade", "chain c { type nat hook postrouting priority 99; masquerade; }", "CONFIG_NFT_MASQ", "nft_masq"},
 	{"redirect", "chain c { type nat hook prerouting priority -101; redirect; }", "CONFIG_NFT_REDIR", "nft_redir"},
 	{"ct state", "chain c { type filter hook forward priority 0; ct state new; }", "CONFIG_NFT_CT", "nft_ct"},
-	{"fib daddr", "chain c { type filter hook prerouting priority 0; fib daddr type local; }", "CONFIG_NFT_FIB_INET", "nft_fib_inet"},
-	{"reject with", "chain c { type filter hook forward priority 0; reject with icmpx port-unreachable; }", "CONFIG_NFT_REJECT_INET", "nft_reject_inet"},
+	{"fib daddr", "chain c { type filter hook prerouting priority 0; fib daddr type local; }", "CONFIG_NFT_FIB_INET",
+		"nft_fib_inet"},
+	{"reject with", "chain c { type filter hook forward priority 0; reject with icmpx port-unreachable; }",
+		"CONFIG_NFT_REJECT_INET", "nft_reject_inet"},
 	{"numgen", "chain c { numgen random mod 2 0; }", "CONFIG_NFT_NUMGEN", "nft_numgen"},
 	{"hash", "chain c { jhash ip saddr mod 2 0; }", "CONFIG_NFT_HASH", "nft_hash"},
 }
@@ -48,12 +51,14 @@ func (n *NFT) Missing(ctx context.Context) error {
 	if err := nfTablesMissing(); err != nil {
 		return err
 	}
-	err := n.check(ctx, strings.Replace(rulesetText(nil), "table inet "+renderer.TableName+" ", "table inet "+probeTable+" ", 1))
+	err := n.check(ctx, strings.Replace(rulesetText(nil), "table inet "+renderer.TableName+" ",
+		"table inet "+probeTable+" ", 1))
 	if err == nil || ctx.Err() != nil || errors.Is(err, errCrashed) {
 		return errors.Join(err, ctx.Err())
 	}
 	if missing := n.missingFeatures(ctx, usedFeatures(rulesetText(nil))); len(missing) > 0 {
-		return fmt.Errorf("this kernel lacks %s, which the rules need: load what is a module, or use a kernel that has it", enumerateFeatures(missing))
+		return fmt.Errorf("this kernel lacks %s, which the rules need: load what is a module, or use "+
+			"a kernel that has it", enumerateFeatures(missing))
 	}
 	return fmt.Errorf("this kernel does not take the rules: %w", err)
 }

@@ -91,12 +91,14 @@ func TestMissingProgramOrRight(t *testing.T) {
 // is missing. What is known to be optional in a kernel is listed here.
 func TestFeaturesAreOfTheRules(t *testing.T) {
 	used := usedFeatures(rulesetText(nil))
-	for _, must := range []string{"CONFIG_NFT_NAT", "CONFIG_NFT_MASQ", "CONFIG_NFT_REDIR", "CONFIG_NFT_CT", "CONFIG_NFT_FIB_INET", "CONFIG_NFT_REJECT_INET", "CONFIG_NFT_NUMGEN"} {
+	for _, must := range []string{"CONFIG_NFT_NAT", "CONFIG_NFT_MASQ", "CONFIG_NFT_REDIR", "CONFIG_NFT_CT",
+		"CONFIG_NFT_FIB_INET", "CONFIG_NFT_REJECT_INET", "CONFIG_NFT_NUMGEN"} {
 		if !strings.Contains(enumerateFeatures(used), must) {
 			t.Errorf("no rule is known to need %s", must)
 		}
 	}
-	if got := usedFeatures("table inet t { chain c { ct state new; } }"); len(got) != 1 || got[0].config != "CONFIG_NFT_CT" {
+	if got := usedFeatures("table inet t { chain c { ct state new; } }"); len(got) != 1 ||
+		got[0].config != "CONFIG_NFT_CT" {
 		t.Errorf("features of one rule: %v", got)
 	}
 }

@@ -36,7 +36,8 @@ type NFT struct {
 
 // errCrashed means that a signal ended nft. Before it loads rules, nft lists what exists, and versions up
 // to 1.1.1 end by a segmentation fault at sets that 1.1.2 or later has written.
-var errCrashed = errors.New("nft crashed: it cannot read a table of this node that a newer nft has written, such as kube-proxy's. " +
+var errCrashed = errors.New("nft crashed: it cannot read a table of this node that a newer nft has written, " +
+	"such as kube-proxy's. " +
 	"Use an nft that is at least as new as the writer's, or set --proxy-mode to iptables")
 
 // load runs an nft script as one transaction.
@@ -84,7 +85,8 @@ func (n *NFT) replace(ctx context.Context, crashed int) bool {
 	}
 	n.at = next
 	older, newer := version(ctx, n.Commands[crashed]), version(ctx, n.Commands[next])
-	n.Crashed(fmt.Sprintf("nft %s crashed at a table that a newer nft has written, such as kube-proxy's: the speaker uses nft %s. "+
+	n.Crashed(fmt.Sprintf("nft %s crashed at a table that a newer nft has written, such as kube-proxy's: the "+
+		"speaker uses nft %s. "+
 		"Other programs of this node with nft %[1]s, such as firewalld, crash as well", older, newer))
 	return true
 }
@@ -118,5 +120,6 @@ func hasCrashed(err error) bool {
 		return false
 	}
 	status, ok := exit.Sys().(syscall.WaitStatus)
-	return ok && status.Signaled() && slices.Contains([]syscall.Signal{syscall.SIGSEGV, syscall.SIGBUS, syscall.SIGABRT}, status.Signal())
+	return ok && status.Signaled() && slices.Contains([]syscall.Signal{syscall.SIGSEGV, syscall.SIGBUS,
+		syscall.SIGABRT}, status.Signal())
 }

@@ -99,7 +99,8 @@ func list(s *nfnl.Socket, kind uint8, name string, reset func(), each func(data 
 	}
 	return renderer.Dump(s, kind, unix.NFPROTO_INET, e.B, reset, func(_ uint8, data []byte) {
 		// Old kernels ignore the table in the request.
-		if kind == unix.NFT_MSG_GETTABLE || nfnl.CString(nfnl.Attribute(data, unix.NFTA_SET_ELEM_LIST_TABLE)) == renderer.TableName {
+		if kind == unix.NFT_MSG_GETTABLE || nfnl.CString(nfnl.Attribute(data, unix.NFTA_SET_ELEM_LIST_TABLE)) ==
+			renderer.TableName {
 			each(data)
 		}
 	})
@@ -205,8 +206,10 @@ func (t *table) generatedLike(name string) chain {
 		pattern = patternMark.Chain()
 		edit = func(kind string, data []byte) {
 			if kind == "bitwise" { // a mark is in host byte order
-				binary.NativeEndian.PutUint32(nfnl.Attribute(data, unix.NFTA_BITWISE_MASK, unix.NFTA_DATA_VALUE), ^m.Mask)
-				binary.NativeEndian.PutUint32(nfnl.Attribute(data, unix.NFTA_BITWISE_XOR, unix.NFTA_DATA_VALUE), m.Value)
+				binary.NativeEndian.PutUint32(nfnl.Attribute(data, unix.NFTA_BITWISE_MASK, unix.NFTA_DATA_VALUE),
+					^m.Mask)
+				binary.NativeEndian.PutUint32(nfnl.Attribute(data, unix.NFTA_BITWISE_XOR, unix.NFTA_DATA_VALUE),
+					m.Value)
 			}
 		}
 	} else if d, ok := state.ParseLearnChain(name); ok {
@@ -323,7 +326,8 @@ func elementData(spec *state.SetSpec, item []byte) string {
 	if spec.Ranges {
 		return rangeEnd(spec, item)
 	}
-	if value := string(nfnl.Attribute(item, unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VALUE)); spec.Numbers() && len(value) == state.FieldNumber.Size() {
+	if value := string(nfnl.Attribute(item, unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VALUE)); spec.Numbers() &&
+		len(value) == state.FieldNumber.Size() {
 		return state.ParseNumber(value).Chain()
 	} else if !spec.Verdicts() {
 		return value

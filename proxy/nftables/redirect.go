@@ -33,8 +33,8 @@ func redirectTable(f state.SetID) string {
 		IP, Name, Type, Hops string
 		Least, TTL           int
 	}{
-		redirectFamilies[f], renderer.RedirectTable, [2]string{"ipv4_addr", "ipv6_addr"}[f], [2]string{"ttl", "hoplimit"}[f],
-		state.RedirectTTL - state.MaxRedirects, state.RedirectTTL,
+		redirectFamilies[f], renderer.RedirectTable, [2]string{"ipv4_addr", "ipv6_addr"}[f],
+		[2]string{"ttl", "hoplimit"}[f], state.RedirectTTL - state.MaxRedirects, state.RedirectTTL,
 	}); err != nil {
 		panic("BUG: " + err.Error()) // values alone change
 	}
@@ -89,7 +89,8 @@ func (r *redirectTables) write(ctx context.Context, nft *NFT, want []state.Redir
 				}
 			}
 		case !r.known || len(had) == 0:
-			fmt.Fprintf(&script, "add table %[1]s %[2]s\ndelete table %[1]s %[2]s\n", redirectFamilies[f], renderer.RedirectTable)
+			fmt.Fprintf(&script, "add table %[1]s %[2]s\ndelete table %[1]s %[2]s\n", redirectFamilies[f],
+				renderer.RedirectTable)
 			script.WriteString(redirectTable(f))
 			redirectElements(&script, f, nil, has)
 		default:
@@ -126,7 +127,8 @@ func redirectElements(b *strings.Builder, f state.SetID, have, want []state.Redi
 			list []string
 		}{{"delete", lacking(had, has)}, {"add", lacking(has, had)}} {
 			if len(change.list) > 0 {
-				fmt.Fprintf(b, "%s element %s %s %s { %s }\n", change.verb, redirectFamilies[f], renderer.RedirectTable, of.set, strings.Join(change.list, ", "))
+				fmt.Fprintf(b, "%s element %s %s %s { %s }\n", change.verb, redirectFamilies[f], renderer.RedirectTable,
+					of.set, strings.Join(change.list, ", "))
 			}
 		}
 	}
@@ -186,5 +188,6 @@ func listRedirects(ctx context.Context, nft *NFT, all []state.Redirect) (listing
 
 // deleteRedirects removes the tables.
 func deleteRedirects() error {
-	return errors.Join(deleteTableOf(unix.NFPROTO_IPV4, renderer.RedirectTable), deleteTableOf(unix.NFPROTO_IPV6, renderer.RedirectTable))
+	return errors.Join(deleteTableOf(unix.NFPROTO_IPV4, renderer.RedirectTable),
+		deleteTableOf(unix.NFPROTO_IPV6, renderer.RedirectTable))
 }

@@ -81,7 +81,8 @@ func TestReload(t *testing.T) {
 				proxytest.NFT(t, damage)
 				withoutNFT(t, k.repair)
 				if got := k.whole(); !reflect.DeepEqual(got, want) {
-					t.Fatalf("%s: after %q (-want +got)\n%s", name, damage, cmp.Diff(want, got, cmp.AllowUnexported(table{}, chain{})))
+					t.Fatalf("%s: after %q (-want +got)\n%s", name, damage,
+						cmp.Diff(want, got, cmp.AllowUnexported(table{}, chain{})))
 				}
 			}
 			if err := DeleteTables(); err != nil {
@@ -113,7 +114,9 @@ func TestReloadRefused(t *testing.T) {
 		var policy nfnl.Encoder
 		policy.Uint32(unix.NFTA_SET_POLICY, unix.NFT_SET_POL_PERFORMANCE) // the default, which the kernel does not show
 		for name, spoil := range map[string]func(){
-			"a rule is cut off": func() { k.table.chains["refuse"] = chain{rules: [][]byte{want.chains["refuse"].rules[0][:8]}} },
+			"a rule is cut off": func() {
+				k.table.chains["refuse"] = chain{rules: [][]byte{want.chains["refuse"].rules[0][:8]}}
+			},
 			"a hook is refused": func() { k.table.chains["refuse"] = chain{hook: "x"} },
 			"a set is shown":    func() { k.table.sets["vips4"] += string(policy.B) },
 		} {

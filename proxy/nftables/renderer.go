@@ -173,7 +173,8 @@ func (n *Renderer) Lacks(state.SetID) error { return nil }
 
 // Probe adds an element that no rule uses, and deletes it.
 func (n *Renderer) Probe(context.Context) error {
-	e := []state.Element{{Set: state.SetDrain, Key: string(make([]byte, state.FieldsSize(state.Specs[state.SetDrain].Key)))}}
+	e := []state.Element{{Set: state.SetDrain,
+		Key: string(make([]byte, state.FieldsSize(state.Specs[state.SetDrain].Key)))}}
 	b := newBatch(n.Sock.Seq)
 	b.addElements(e)
 	b.delElements(e)

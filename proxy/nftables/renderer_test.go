@@ -41,7 +41,9 @@ func TestCountChainsComeAndGo(t *testing.T) {
 				to.Backends = append(to.Backends, state.Backend{Addr: netip.AddrPortFrom(a, 80), Node: "n1"})
 			}
 			f := state.Frontend{Protocol: state.TCP, Port: port, External: to, Internal: to}
-			k.set(state.State{Node: "n1", VIPs: proxytest.VIPsOf(&state.VIP{Addr: vip, Frontends: []state.Frontend{f}})})
+			k.set(state.State{
+				Node: "n1", VIPs: proxytest.VIPsOf(&state.VIP{Addr: vip, Frontends: []state.Frontend{f}}),
+			})
 		}
 		chains := func(want ...string) {
 			t.Helper()

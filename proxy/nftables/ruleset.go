@@ -51,7 +51,8 @@ func rulesetText(made []string) string {
 	fmt.Fprintf(&b, "table inet %s {\n", renderer.TableName)
 	for run := range state.BySet(state.LeadElements(slices.Concat(state.FixedNumbers, patterns, made))) {
 		id := run[0].Set
-		fmt.Fprintf(&b, "\tmap %s { typeof meta priority : verdict; comment \"what the numbers in %s stand for\"; elements = {%s }; }\n",
+		fmt.Fprintf(&b, "\tmap %s { typeof meta priority : verdict; comment \"what the numbers in %s stand for\"; "+
+			"elements = {%s }; }\n",
 			state.Specs[id].Name, state.Specs[state.NumberedSets[id]].Name, listText(run))
 	}
 	b.WriteString(staticRules)
@@ -91,7 +92,8 @@ func Script(all []state.Element) string {
 	// Adding the table first makes the deletion valid in any case.
 	fmt.Fprintf(&b, "add table inet %[1]s\ndelete table inet %[1]s\n%s", renderer.TableName, rulesetText(madeFor(all)))
 	for chunk := range state.BySet(all) {
-		fmt.Fprintf(&b, "add element inet %s %s {%s }\n", renderer.TableName, state.Specs[chunk[0].Set].Name, listText(chunk))
+		fmt.Fprintf(&b, "add element inet %s %s {%s }\n", renderer.TableName, state.Specs[chunk[0].Set].Name,
+			listText(chunk))
 	}
 	return b.String()
 }

@@ -31,7 +31,9 @@ func runVersion(t *testing.T, program, script string, args ...string) (string, e
 
 // featureState has elements in all sets, and all kinds of generated chains.
 func featureState() state.State {
-	s := proxytest.PacketState(state.LocalClients{CIDRs: proxytest.Prefixes("10.244.1.0/24", "fd00:244:1::/64"), InterfacePrefix: "cali", Bridge: "cni0"})
+	s := proxytest.PacketState(state.LocalClients{
+		CIDRs: proxytest.Prefixes("10.244.1.0/24", "fd00:244:1::/64"), InterfacePrefix: "cali", Bridge: "cni0",
+	})
 	for family := range state.SetID(2) {
 		v := &state.VIP{Addr: proxytest.At("vip2", family)}
 		to := state.Target{Backends: proxytest.Backends(family, "pod1", "remote"), Remote: state.Masquerade}
@@ -43,7 +45,9 @@ func featureState() state.State {
 		}
 		s.VIPs = proxytest.WithVIPs(s.VIPs, v)
 	}
-	s.SNAT = state.SNAT{Never: proxytest.Prefixes("10.9.0.0/16", "fd00:9::/32"), Mark: state.Mark{Value: 0x10, Mask: 0xff}}
+	s.SNAT = state.SNAT{
+		Never: proxytest.Prefixes("10.9.0.0/16", "fd00:9::/32"), Mark: state.Mark{Value: 0x10, Mask: 0xff},
+	}
 	return s
 }
 
@@ -140,7 +144,8 @@ func TestNewerNft(t *testing.T) {
 			newest("delete table inet fanfare")
 			k.have = nil
 		}
-		if len(crashes) != 1 || !strings.HasPrefix(crashes[0], "nft 1.0.6 crashed") || !strings.Contains(crashes[0], "uses nft 1.1.3") {
+		if len(crashes) != 1 || !strings.HasPrefix(crashes[0], "nft 1.0.6 crashed") ||
+			!strings.Contains(crashes[0], "uses nft 1.1.3") {
 			t.Errorf("crashes: %q", crashes)
 		}
 		k.set(featureState())
@@ -158,7 +163,8 @@ func TestNewerNft(t *testing.T) {
 // Only a program's own fault is a crash.
 func TestWhatIsACrash(t *testing.T) {
 	for script, want := range map[string]bool{
-		"kill -SEGV $$": true, "kill -ABRT $$": true, "kill -KILL $$": false, "kill -TERM $$": false, "exit 1": false, "true": false,
+		"kill -SEGV $$": true, "kill -ABRT $$": true, "kill -KILL $$": false, "kill -TERM $$": false, "exit 1": false,
+		"true": false,
 	} {
 		if _, err := start(t.Context(), []string{"sh", "-c", script}, ""); errors.Is(err, errCrashed) != want {
 			t.Errorf("%s: %v; want a crash: %t", script, err, want)

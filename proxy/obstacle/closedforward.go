@@ -24,7 +24,8 @@ func (s *collector) judgeClosed(closed []string) (all []Obstacle) {
 		}
 		about := "chain FORWARD of " + i.Name
 		all = append(all, Obstacle{Code: Firewall, About: about, Blocks: forwarded(i.Family()), Message: fmt.Sprintf(
-			"%s drops traffic to the addresses, on its way to pods, and cannot be changed: let it accept \"-m conntrack --ctstate DNAT\" before", about)})
+			"%s drops traffic to the addresses, on its way to pods, and cannot be changed: let it accept \"-m "+
+				"conntrack --ctstate DNAT\" before", about)})
 	}
 	return all
 }
@@ -55,7 +56,8 @@ func mayForward(save string, marked bool) bool {
 		switch {
 		case strings.HasPrefix(line, ":"):
 			chains[words[0][1:]] = nil
-		case words[0] == "-A" && len(words) == 3 && !ofOthers.MatchString(words[2]) && (marked || !strings.Contains(words[2], kubeProxyMark)):
+		case words[0] == "-A" && len(words) == 3 && !ofOthers.MatchString(words[2]) &&
+			(marked || !strings.Contains(words[2], kubeProxyMark)):
 			chains[words[1]] = append(chains[words[1]], words[2])
 		}
 	}

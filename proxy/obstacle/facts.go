@@ -70,7 +70,11 @@ type Counter struct {
 // Judge reads the rules. What cannot be read is in Unseen. It blocks for a system call for each
 // interface and sample, and must not run on the path of a change.
 func Collect(state state.State, before *Counter) *collector {
-	s := &collector{names: make(map[int]string), facts: facts{families: familiesOf(&state), marked: state.SNAT.Mark.Value&kubeProxyMarkBit != 0}}
+	s := &collector{
+		names: make(map[int]string), facts: facts{
+			families: familiesOf(&state), marked: state.SNAT.Mark.Value&kubeProxyMarkBit != 0,
+		},
+	}
 	s.links()
 	for f, used := range s.facts.families {
 		if used {
@@ -102,7 +106,8 @@ func (s *collector) links() {
 // networks records which interfaces lead to networks, by the main table. Tables of policy
 // routing are not read: their rules select packets that are unknown here.
 func (s *collector) networks(f int) {
-	routes, err := netlink.RouteListFiltered([]int{unix.AF_INET, unix.AF_INET6}[f], &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
+	routes, err := netlink.RouteListFiltered([]int{unix.AF_INET, unix.AF_INET6}[f],
+		&netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
 	s.miss("routes", err)
 	for _, r := range routes {
 		ones, bits := 0, 128
@@ -133,7 +138,8 @@ func (s *collector) sample(state state.State, local, remote int) {
 	s.facts.samples, s.facts.partial = takeSamples(state, local, remote)
 	for i := range s.facts.samples {
 		p := &s.facts.samples[i]
-		routes, err := netlink.RouteGetWithOptions(net.IP(p.backend.Addr().AsSlice()), &netlink.RouteGetOptions{FIBMatch: true})
+		routes, err := netlink.RouteGetWithOptions(net.IP(p.backend.Addr().AsSlice()),
+			&netlink.RouteGetOptions{FIBMatch: true})
 		if err != nil || len(routes) == 0 {
 			continue // no route: the pod is gone, or another node's
 		}

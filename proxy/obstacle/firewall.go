@@ -62,10 +62,12 @@ func (r *ruleset) judgeChain(base hookedChain, samples []sample) (o Obstacle, fo
 			return o, false
 		case out == mayDrop:
 			one = Obstacle{Code: Firewall, About: fmt.Sprintf("chain %s %s", base.table, by)}
-			one.Message = fmt.Sprintf("%s drops traffic to the addresses, on its way to %s: %s", one.About, s.to(), cure(base))
+			one.Message = fmt.Sprintf("%s drops traffic to the addresses, on its way to %s: %s", one.About, s.to(),
+				cure(base))
 		default:
 			one = Obstacle{Code: Untracked, About: fmt.Sprintf("chain %s %s", base.table, by)}
-			one.Message = fmt.Sprintf("%s has traffic to the addresses, on its way to %s, not tracked (notrack), so that it cannot be translated: except it there", one.About, s.to())
+			one.Message = fmt.Sprintf("%s has traffic to the addresses, on its way to %s, not tracked (notrack), so "+
+				"that it cannot be translated: except it there", one.About, s.to())
 		}
 		if found && one.Code != o.Code {
 			return o, false
@@ -88,7 +90,8 @@ func (c hookedChain) meets(s sample, nat int32) *packet {
 		if c.priority < nat {
 			to = s.vip
 		}
-	case c.hook == hookInput && s.own, c.hook == hookForward && !s.own && s.out != "", c.hook == hookPostrouting && !s.own:
+	case c.hook == hookInput && s.own, c.hook == hookForward && !s.own && s.out != "",
+		c.hook == hookPostrouting && !s.own:
 	default:
 		return nil
 	}
@@ -119,11 +122,13 @@ func cure(base hookedChain) string {
 // judgeKubeProxy finds kube-proxy's chains of nftables that may translate before Fanfare's rules.
 // In iptables mode both have the same priority, and the kernel runs the newer one first.
 func (r *ruleset) judgeKubeProxy(c hookedChain, families [2]bool) []Obstacle {
-	if c.kind != "nat" || c.hook != hookPrerouting || c.priority > r.nat || !(families[0] && c.sees(0) || families[1] && c.sees(1)) {
+	if c.kind != "nat" || c.hook != hookPrerouting || c.priority > r.nat ||
+		!(families[0] && c.sees(0) || families[1] && c.sees(1)) {
 		return nil
 	}
 	about := fmt.Sprintf("chain %s %s", c.table, c.name)
 	return []Obstacle{{Code: TranslatedBefore, About: about, Message: fmt.Sprintf(
-		"%s has the priority that iptables has (%d), and whichever of kube-proxy's rules and Fanfare's came last translates first: start Fanfare with --proxy-mode=nftables, or kube-proxy in its iptables mode",
+		"%s has the priority that iptables has (%d), and whichever of kube-proxy's rules and Fanfare's came last "+
+			"translates first: start Fanfare with --proxy-mode=nftables, or kube-proxy in its iptables mode",
 		about, c.priority)}}
 }

@@ -31,9 +31,11 @@ func judgeForwarding(f *facts) (all []Obstacle) {
 			}
 		}
 		for i, v := range variables {
-			message := fmt.Sprintf("%s is 0, so that nothing that comes in by %s is forwarded over IPv%c: set it to 1", v, names[i], "46"[family])
+			message := fmt.Sprintf("%s is 0, so that nothing that comes in by %s is forwarded over IPv%c: set it to 1",
+				v, names[i], "46"[family])
 			if family == 1 { // rt6_purge_dflt_routers: with 2 the interface still accepts router advertisements
-				message += "; before that, set accept_ra to 2 for an interface whose default route is from router advertisements, or it is lost"
+				message += "; before that, set accept_ra to 2 for an interface whose default route is from router " +
+					"advertisements, or it is lost"
 			}
 			all = append(all, Obstacle{ForwardingOff, v, message, f.unforwarded(family)})
 		}
@@ -51,13 +53,15 @@ func (w iface) forwards(f *facts, family state.SetID) bool {
 // carries reports whether traffic to VIPs or replies may arrive by the interface: it has the
 // default route, or the route to a sample's backend.
 func (f *facts) carries(w iface, family state.SetID) bool {
-	return w.uplink[family] || slices.ContainsFunc(f.samples, func(s sample) bool { return s.family == family && s.out == w.name })
+	return w.uplink[family] || slices.ContainsFunc(f.samples,
+		func(s sample) bool { return s.family == family && s.out == w.name })
 }
 
 // clients returns the interfaces by which clients may arrive. Pods of this node do not count.
 func (f *facts) clients(family state.SetID) (names []string) {
 	for _, w := range f.interfaces {
-		if w.network[family] && !slices.ContainsFunc(f.samples, func(s sample) bool { return !s.remote && s.out == w.name }) {
+		if w.network[family] && !slices.ContainsFunc(f.samples,
+			func(s sample) bool { return !s.remote && s.out == w.name }) {
 			names = append(names, w.name)
 		}
 	}

@@ -64,7 +64,8 @@ type Monitor struct {
 // and moves that to the network namespace. The Monitor does not look before the first SetState. It
 // calls count after each look, and notify if the obstacles differ from those of the look before;
 // both run in its goroutine, and must not block.
-func New(log *slog.Logger, looks prometheus.Observer, count func([]Obstacle), notify func(), enter func() error) *Monitor {
+func New(log *slog.Logger, looks prometheus.Observer, count func([]Obstacle), notify func(),
+	enter func() error) *Monitor {
 	ctx, quit := context.WithCancel(context.Background())
 	l := &Monitor{
 		log: log, looks: looks, count: count, notify: notify, enter: enter,
@@ -253,7 +254,8 @@ func (s *collector) Judge(nat int32, closed ...string) []Obstacle {
 	defer sock.Close()
 	rules, err := readRuleset(sock, nat)
 	s.miss("chains of nftables", err)
-	all = append(all, slices.Concat(rules.judge(&s.facts), s.facts.plugin.judgeOVN(rules.bases), s.judgeClosed(closed))...)
+	all = append(all, slices.Concat(rules.judge(&s.facts), s.facts.plugin.judgeOVN(rules.bases),
+		s.judgeClosed(closed))...)
 	s.miss("rules of nftables", rules.err)
 	slices.SortFunc(all, Obstacle.compare)
 	return all
@@ -263,7 +265,8 @@ func (s *collector) Judge(nat int32, closed ...string) []Obstacle {
 // blocks flows only once all looks have found it for lookConfirm; unconfirmed reports that this is
 // still missing. It blocks at once if the family had no VIPs before. An obstacle that is gone no
 // longer blocks anything.
-func (l *Monitor) publish(ctx context.Context, families [2]bool, obstacles []Obstacle, unseen []string) (unconfirmed bool) {
+func (l *Monitor) publish(ctx context.Context, families [2]bool, obstacles []Obstacle,
+	unseen []string) (unconfirmed bool) {
 	l.count(obstacles)
 	l.mu.Lock()
 	before := l.obstacles

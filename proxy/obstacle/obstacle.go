@@ -29,12 +29,14 @@ type Obstacle struct {
 type Code string
 
 const (
-	ForwardingOff    Code = "ForwardingOff"    // The kernel does not forward packets.
-	ReversePath      Code = "ReversePath"      // rp_filter drops packets that arrive through another interface than the route back uses.
-	ConntrackFull    Code = "ConntrackFull"    // conntrack is full, or nearly: new flows are dropped.
-	BridgeBypass     Code = "BridgeBypass"     // A bridge carries replies past netfilter.
-	Firewall         Code = "Firewall"         // Another program's chain drops traffic of the addresses.
-	Untracked        Code = "Untracked"        // Another program's rule excludes the traffic from conntrack, so that it cannot be translated.
+	ForwardingOff Code = "ForwardingOff" // The kernel does not forward packets.
+	// rp_filter drops packets that arrive through another interface than the route back uses.
+	ReversePath   Code = "ReversePath"
+	ConntrackFull Code = "ConntrackFull" // conntrack is full, or nearly: new flows are dropped.
+	BridgeBypass  Code = "BridgeBypass"  // A bridge carries replies past netfilter.
+	Firewall      Code = "Firewall"      // Another program's chain drops traffic of the addresses.
+	// Another program's rule excludes the traffic from conntrack, so that it cannot be translated.
+	Untracked        Code = "Untracked"
 	TranslatedBefore Code = "TranslatedBefore" // kube-proxy may translate the addresses before Fanfare's rules.
 	ForeignDataPath  Code = "ForeignDataPath"  // A network plug-in translates the addresses before netfilter.
 )
@@ -59,7 +61,8 @@ const NearlyFull = 90
 // judge returns the obstacles among the facts, sorted by Code and About, not nil.
 func judge(f *facts) []Obstacle {
 	all := []Obstacle{}
-	all = append(all, slices.Concat(judgeForwarding(f), judgeReversePath(f), judgeConntrack(f), judgeBridges(f), judgePlugin(f.plugin))...)
+	all = append(all, slices.Concat(judgeForwarding(f), judgeReversePath(f), judgeConntrack(f), judgeBridges(f),
+		judgePlugin(f.plugin))...)
 	slices.SortFunc(all, Obstacle.compare)
 	return all
 }
@@ -71,7 +74,8 @@ func judgeConntrack(f *facts) []Obstacle {
 	}
 	const name = "net.netfilter.nf_conntrack_max"
 	return []Obstacle{{Code: ConntrackFull, About: name, Message: fmt.Sprintf(
-		"conntrack is more than %d %% full (%s is %d): once it is full, new flows are dropped; raise it", NearlyFull, name, f.maxEntries)}}
+		"conntrack is more than %d %% full (%s is %d): once it is full, new flows are dropped; raise it", NearlyFull,
+		name, f.maxEntries)}}
 }
 
 // judgeBridges finds bridges whose pods reach each other directly. If a pod connects to a VIP and
@@ -88,7 +92,8 @@ func judgeBridges(f *facts) (all []Obstacle) {
 			}
 			name := []string{"net.bridge.bridge-nf-call-iptables", "net.bridge.bridge-nf-call-ip6tables"}[family]
 			all = append(all, Obstacle{Code: BridgeBypass, About: name + " " + w.name, Message: fmt.Sprintf(
-				"%s is 0 or absent: a pod on bridge %s that asks an address and is given another pod on it gets no reply that it understands; load the module br_netfilter and set the variable to 1",
+				"%s is 0 or absent: a pod on bridge %s that asks an address and is given another pod on it gets no "+
+					"reply that it understands; load the module br_netfilter and set the variable to 1",
 				name, w.name)})
 		}
 	}

@@ -58,21 +58,29 @@ var (
 )
 
 // foreignDataPath is what every message about such a plug-in has in common: what is lost.
-const foreignDataPath = "it translates the addresses of Services before netfilter sees a packet, so that Fanfare announces them and does not forward them, and cannot promise that what is announced is forwarded"
+const foreignDataPath = "it translates the addresses of Services before netfilter sees a packet, so that Fanfare " +
+	"announces them and does not forward them, and cannot promise that what is announced is forwarded"
 
 // judgePlugin finds network plug-ins whose BPF programs translate the addresses of Services.
 func judgePlugin(p pluginFacts) (all []Obstacle) {
 	const what = foreignDataPath
 	if p.calico {
-		all = append(all, Obstacle{Code: ForeignDataPath, About: "Calico", Message: "Calico is in its eBPF mode (interface " + CalicoInterface + "): " + what +
-			"; to have Fanfare forward, set linuxDataplane to Nftables or Iptables (bpfEnabled to false)"})
+		all = append(all, Obstacle{Code: ForeignDataPath, About: "Calico",
+			Message: "Calico is in its eBPF mode (interface " + CalicoInterface + "): " + what +
+				"; to have Fanfare forward, set linuxDataplane to Nftables or Iptables (bpfEnabled to false)"})
 	}
 	const cure = "; to have Fanfare forward, set kubeProxyReplacement to false and run kube-proxy"
 	switch {
 	case p.cilium && p.nodePort:
-		all = append(all, Obstacle{Code: ForeignDataPath, About: "Cilium", Message: "Cilium replaces kube-proxy on this node: " + what + cure})
+		all = append(all, Obstacle{
+			Code: ForeignDataPath, About: "Cilium", Message: "Cilium replaces kube-proxy on this node: " + what + cure,
+		})
 	case p.cilium && p.blind != "":
-		all = append(all, Obstacle{Code: ForeignDataPath, About: "Cilium", Message: "Cilium is on this node, and whether it replaces kube-proxy cannot be seen (" + p.blind + "): if it does, " + what + cure})
+		all = append(all, Obstacle{
+			Code: ForeignDataPath, About: "Cilium",
+			Message: "Cilium is on this node, and whether it replaces kube-proxy cannot be seen (" + p.blind +
+				"): if it does, " + what + cure,
+		})
 	}
 	return all
 }
@@ -89,6 +97,8 @@ func (p pluginFacts) judgeOVN(bases []hookedChain) []Obstacle {
 	if !p.ovn || slices.ContainsFunc(bases, func(c hookedChain) bool { return c.chainID == ovnViaHost }) {
 		return nil
 	}
-	return []Obstacle{{Code: ForeignDataPath, About: "OVN-Kubernetes", Message: "OVN-Kubernetes is on this node, and whether it routes via the host cannot be seen (it has no chain " +
-		ovnViaHost.name + "): if it does not, " + foreignDataPath + "; to have Fanfare forward, set routingViaHost to true and ipForwarding to Global in its gatewayConfig"}}
+	return []Obstacle{{Code: ForeignDataPath, About: "OVN-Kubernetes",
+		Message: "OVN-Kubernetes is on this node, and whether it routes via the host cannot be seen (it has no chain " +
+			ovnViaHost.name + "): if it does not, " + foreignDataPath +
+			"; to have Fanfare forward, set routingViaHost to true and ipForwarding to Global in its gatewayConfig"}}
 }

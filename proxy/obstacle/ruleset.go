@@ -29,7 +29,8 @@ type tableID struct {
 
 // String returns the table's family and name as nft prints them.
 func (t tableID) String() string {
-	return map[uint8]string{unix.NFPROTO_IPV4: "ip ", unix.NFPROTO_IPV6: "ip6 ", unix.NFPROTO_INET: "inet "}[t.family] + t.name
+	return map[uint8]string{unix.NFPROTO_IPV4: "ip ", unix.NFPROTO_IPV6: "ip6 ", unix.NFPROTO_INET: "inet "}[t.family] +
+		t.name
 }
 
 // kubeProxy reports whether a table is kube-proxy's in its nftables mode.
@@ -42,7 +43,8 @@ func (t tableID) kubeProxy() bool {
 func (t tableID) foreign() bool {
 	switch t.family {
 	case unix.NFPROTO_IPV4, unix.NFPROTO_IPV6, unix.NFPROTO_INET:
-		return t.name != renderer.TableName && t.name != renderer.SpareTable && t.name != renderer.RedirectTable && !t.kubeProxy()
+		return t.name != renderer.TableName && t.name != renderer.SpareTable && t.name != renderer.RedirectTable &&
+			!t.kubeProxy()
 	}
 	return false
 }
@@ -82,19 +84,21 @@ type ruleset struct {
 // has the chains that were read.
 func readRuleset(s *nfnl.Socket, nat int32) (*ruleset, error) {
 	r := &ruleset{sock: s, nat: nat, rules: make(map[chainID][][]byte), sets: make(map[chainID]int)}
-	err := renderer.Dump(s, unix.NFT_MSG_GETCHAIN, unix.AF_UNSPEC, nil, func() { r.bases = nil }, func(family uint8, data []byte) {
-		table := tableID{family, nfnl.CString(nfnl.Attribute(data, unix.NFTA_CHAIN_TABLE))}
-		hook, policy := nfnl.Attribute(data, unix.NFTA_CHAIN_HOOK), nfnl.Attribute(data, unix.NFTA_CHAIN_POLICY)
-		if hook == nil || !table.foreign() && !table.kubeProxy() {
-			return
-		}
-		r.bases = append(r.bases, hookedChain{
-			chainID: chainID{table, nfnl.CString(nfnl.Attribute(data, unix.NFTA_CHAIN_NAME))},
-			kind:    nfnl.CString(nfnl.Attribute(data, unix.NFTA_CHAIN_TYPE)),
-			hook:    nfnl.Uint32(nfnl.Attribute(hook, unix.NFTA_HOOK_HOOKNUM)), priority: int32(nfnl.Uint32(nfnl.Attribute(hook, unix.NFTA_HOOK_PRIORITY))),
-			drops: policy != nil && nfnl.Uint32(policy) == nfDrop,
+	err := renderer.Dump(s, unix.NFT_MSG_GETCHAIN, unix.AF_UNSPEC, nil, func() { r.bases = nil },
+		func(family uint8, data []byte) {
+			table := tableID{family, nfnl.CString(nfnl.Attribute(data, unix.NFTA_CHAIN_TABLE))}
+			hook, policy := nfnl.Attribute(data, unix.NFTA_CHAIN_HOOK), nfnl.Attribute(data, unix.NFTA_CHAIN_POLICY)
+			if hook == nil || !table.foreign() && !table.kubeProxy() {
+				return
+			}
+			r.bases = append(r.bases, hookedChain{
+				chainID:  chainID{table, nfnl.CString(nfnl.Attribute(data, unix.NFTA_CHAIN_NAME))},
+				kind:     nfnl.CString(nfnl.Attribute(data, unix.NFTA_CHAIN_TYPE)),
+				hook:     nfnl.Uint32(nfnl.Attribute(hook, unix.NFTA_HOOK_HOOKNUM)),
+				priority: int32(nfnl.Uint32(nfnl.Attribute(hook, unix.NFTA_HOOK_PRIORITY))),
+				drops:    policy != nil && nfnl.Uint32(policy) == nfDrop,
+			})
 		})
-	})
 	return r, err
 }
 
@@ -108,12 +112,14 @@ func (r *ruleset) chain(id chainID) ([][]byte, bool) {
 	e.Text(unix.NFTA_RULE_TABLE, id.table.name)
 	e.Text(unix.NFTA_RULE_CHAIN, id.name)
 	var rules [][]byte
-	err := renderer.Dump(r.sock, unix.NFT_MSG_GETRULE, id.table.family, e.B, func() { rules = nil }, func(_ uint8, data []byte) {
-		// Old kernels ignore the filter of the request, and dump all rules.
-		if nfnl.CString(nfnl.Attribute(data, unix.NFTA_RULE_TABLE)) == id.table.name && nfnl.CString(nfnl.Attribute(data, unix.NFTA_RULE_CHAIN)) == id.name {
-			rules = append(rules, slices.Clone(nfnl.Attribute(data, unix.NFTA_RULE_EXPRESSIONS)))
-		}
-	})
+	err := renderer.Dump(r.sock, unix.NFT_MSG_GETRULE, id.table.family, e.B, func() { rules = nil },
+		func(_ uint8, data []byte) {
+			// Old kernels ignore the filter of the request, and dump all rules.
+			if nfnl.CString(nfnl.Attribute(data, unix.NFTA_RULE_TABLE)) == id.table.name &&
+				nfnl.CString(nfnl.Attribute(data, unix.NFTA_RULE_CHAIN)) == id.name {
+				rules = append(rules, slices.Clone(nfnl.Attribute(data, unix.NFTA_RULE_EXPRESSIONS)))
+			}
+		})
 	if err != nil {
 		r.err = errors.Join(r.err, err)
 		return nil, false

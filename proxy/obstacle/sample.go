@@ -65,7 +65,10 @@ func takeSamples(s state.State, local, remote int) (all []sample, partial Flows)
 				default:
 					seen[port] = true
 					count[kind]++
-					all = append(all, sample{family: family, proto: f.Protocol, vip: netip.AddrPortFrom(v.Addr, f.Port), backend: b.Addr, remote: b.Node != s.Node})
+					all = append(all, sample{
+						family: family, proto: f.Protocol, vip: netip.AddrPortFrom(v.Addr, f.Port), backend: b.Addr,
+						remote: b.Node != s.Node,
+					})
 				}
 			}
 		}

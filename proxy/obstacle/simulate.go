@@ -168,7 +168,8 @@ func (w *walk) test(name string, data []byte) (ternary, *verdict) {
 	case "ct": // the addresses of the original direction are not set, so that rules on them may match
 		w.load(data, unix.NFTA_CT_DREG, w.packet.ct[nfnl.Uint32(nfnl.Attribute(data, unix.NFTA_CT_KEY))])
 	case "immediate":
-		w.load(data, unix.NFTA_IMMEDIATE_DREG, known(nfnl.Attribute(data, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VALUE)...))
+		w.load(data, unix.NFTA_IMMEDIATE_DREG,
+			known(nfnl.Attribute(data, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VALUE)...))
 	case "bitwise":
 		w.bitwise(data)
 	case "cmp":
@@ -178,7 +179,8 @@ func (w *walk) test(name string, data []byte) (ternary, *verdict) {
 	case "lookup":
 		return w.lookup(data)
 	case "match":
-		return w.matchCompat(nfnl.CString(nfnl.Attribute(data, unix.NFTA_MATCH_NAME)), nfnl.Attribute(data, unix.NFTA_MATCH_INFO)), nil
+		return w.matchCompat(nfnl.CString(nfnl.Attribute(data, unix.NFTA_MATCH_NAME)),
+			nfnl.Attribute(data, unix.NFTA_MATCH_INFO)), nil
 	case "counter", "log", "last", "notrack", "target", "dup", "objref", "dynset", "flow_offload":
 	default: // it may end the rule, or write any value to any register
 		clear(w.regs)
@@ -219,7 +221,9 @@ func (w *walk) source(data []byte, t uint16, length int) field {
 // payload returns bytes of a header. Those of the link layer are unknown.
 func (w *walk) payload(data []byte) field {
 	number := func(t uint16) int { return int(nfnl.Uint32(nfnl.Attribute(data, t))) }
-	header := map[int]field{unix.NFT_PAYLOAD_NETWORK_HEADER: w.packet.network, unix.NFT_PAYLOAD_TRANSPORT_HEADER: w.packet.transport}
+	header := map[int]field{
+		unix.NFT_PAYLOAD_NETWORK_HEADER: w.packet.network, unix.NFT_PAYLOAD_TRANSPORT_HEADER: w.packet.transport,
+	}
 	return header[number(unix.NFTA_PAYLOAD_BASE)].at(number(unix.NFTA_PAYLOAD_OFFSET), number(unix.NFTA_PAYLOAD_LEN))
 }
 
@@ -269,7 +273,8 @@ func (w *walk) lookup(data []byte) (found ternary, v *verdict) {
 		}
 		return found, v
 	}
-	w.load(data, unix.NFTA_LOOKUP_DREG, known(nfnl.Attribute(element, unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VALUE)...))
+	w.load(data, unix.NFTA_LOOKUP_DREG, known(nfnl.Attribute(element, unix.NFTA_SET_ELEM_DATA,
+		unix.NFTA_DATA_VALUE)...))
 	if nfnl.Uint32(nfnl.Attribute(data, unix.NFTA_LOOKUP_FLAGS))&unix.NFT_LOOKUP_F_INV != 0 {
 		found = yes - found
 	}

@@ -60,7 +60,9 @@ func judgeReversePath(f *facts) []Obstacle {
 	}
 	const name = "net.ipv4.conf.*.rp_filter"
 	return []Obstacle{{Code: ReversePath, About: name, Message: fmt.Sprintf(
-		"rp_filter is 1 (strict) for %s, and by it the kernel drops packets now that come in by one interface while the route to their source leads by another: if clients reach this node so, set net.ipv4.conf.%s.rp_filter and net.ipv4.conf.all.rp_filter to 2 (loose)",
+		"rp_filter is 1 (strict) for %s, and by it the kernel drops packets now that come in by one interface while "+
+			"the route to their source leads by another: if clients reach this node so, set "+
+			"net.ipv4.conf.%s.rp_filter and net.ipv4.conf.all.rp_filter to 2 (loose)",
 		enumerate(strict), sysctlName(strict[0]))}}
 }
 

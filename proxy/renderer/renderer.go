@@ -110,7 +110,8 @@ const dumpAttempts = 20
 // Dump lists one kind of object of nftables, repeatedly until it did not change meanwhile: the kernel
 // marks a list that did as inconsistent (NLM_F_DUMP_INTR). It calls reset before each attempt, then
 // each for every entry.
-func Dump(s *nfnl.Socket, kind, family uint8, request []byte, reset func(), each func(family uint8, data []byte)) error {
+func Dump(s *nfnl.Socket, kind, family uint8, request []byte, reset func(),
+	each func(family uint8, data []byte)) error {
 	var err error
 	for range dumpAttempts {
 		reset()

@@ -66,7 +66,8 @@ func ParseLearnChain(name string) (d time.Duration, ok bool) {
 // an entry for a backend that has gone, which "add" would keep.
 func LearnText(d time.Duration) string {
 	var b strings.Builder
-	for _, op := range []string{"delete @%s { %s : meta priority }", "add @%s { %s timeout " + strconv.Itoa(int(d/time.Second)) + "s : meta priority } return"} {
+	for _, op := range []string{"delete @%s { %s : meta priority }",
+		"add @%s { %s timeout " + strconv.Itoa(int(d/time.Second)) + "s : meta priority } return"} {
 		for f := range SetID(2) {
 			fmt.Fprintf(&b, "\n\t\t"+op, AffinityMap(f), clientKey[f])
 		}
@@ -95,7 +96,8 @@ func toNumbered(side string) string {
 // the packet's priority is the number of the table, and then that of the backend.
 func clientChain(c CountChain, side, first string) string {
 	table := "meta priority set ip daddr . meta l4proto . th dport map @" + side + "table"
-	slot := fmt.Sprintf("meta priority set ip daddr . meta priority . %s mod %d seed 0xfa17 map @tables", c.Schedule.value, c.Slots)
+	slot := fmt.Sprintf("meta priority set ip daddr . meta priority . %s mod %d seed 0xfa17 map @tables",
+		c.Schedule.value, c.Slots)
 	six := strings.NewReplacer("ip ", "ip6 ").Replace
 	return fmt.Sprintf(`
 	chain %s {%s
@@ -138,7 +140,9 @@ func (t clientTables) renderFrontend(all []Element, vip netip.Addr, fe *Frontend
 		n, ids := t.of(backends)
 		all = append(all, Element{Set: s.Table + f, Key: string(key), Data: string(Encoding(nil).ID(n))})
 		for i, b := range backends {
-			all = append(all, Element{Set: s.Back + f, Key: string(key.ID(ids[i])), Data: string(make(Encoding, 0, 20).AddrPort(b.Addr))})
+			all = append(all, Element{
+				Set: s.Back + f, Key: string(key.ID(ids[i])), Data: string(make(Encoding, 0, 20).AddrPort(b.Addr)),
+			})
 		}
 	}
 	return all
@@ -166,7 +170,9 @@ func (t clientTables) render(all []Element, vip netip.Addr) []Element {
 	for _, n := range slices.Sorted(maps.Keys(t)) {
 		key := make(Encoding, 0, 24).Addr(vip).ID(n)
 		for slot, i := range t[n].slots {
-			all = append(all, Element{Set: SetTables + Family(vip), Key: string(key.Slot(slot)), Data: string(Encoding(nil).ID(t[n].ids[i]))})
+			all = append(all, Element{
+				Set: SetTables + Family(vip), Key: string(key.Slot(slot)), Data: string(Encoding(nil).ID(t[n].ids[i])),
+			})
 		}
 	}
 	return all

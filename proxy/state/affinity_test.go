@@ -53,7 +53,8 @@ func TestAffinityOfManyPorts(t *testing.T) {
 // A new pod takes its share of the clients, and hardly any client moves between others.
 func TestAffinityMovesFewClients(t *testing.T) {
 	for pods := 1; pods < 50; pods++ {
-		few, many := stickyVIP(1, pods).Frontends[0].External.Backends, stickyVIP(1, pods+1).Frontends[0].External.Backends
+		few, many := stickyVIP(1, pods).Frontends[0].External.Backends,
+			stickyVIP(1, pods+1).Frontends[0].External.Backends
 		moved := 0
 		after := state.ClientSlots(many, state.MaxSlots)
 		for slot, i := range state.ClientSlots(few, state.MaxSlots) {

@@ -71,8 +71,9 @@ func hasKey(all []Element, e Element) bool {
 // isDependentSet reports whether packets look up a set because of an element of another one.
 func isDependentSet(id SetID) bool {
 	switch Base(id) {
-	case SetExtInRange, SetIntInRange, SetExtSched, SetIntSched, SetExtRoundRobin, SetIntRoundRobin, SetExtEps, SetIntEps, setExtSlots, setIntSlots,
-		setExtTable, setIntTable, SetTables, setExtBack, setIntBack, setLearn, setExtMasq, setIntMasq, setHairpin, setPostrouting, SetReplies, SetRepliers:
+	case SetExtInRange, SetIntInRange, SetExtSched, SetIntSched, SetExtRoundRobin, SetIntRoundRobin, SetExtEps,
+		SetIntEps, setExtSlots, setIntSlots, setExtTable, setIntTable, SetTables, setExtBack, setIntBack, setLearn,
+		setExtMasq, setIntMasq, setHairpin, setPostrouting, SetReplies, SetRepliers:
 		return true
 	default:
 		return false

@@ -66,7 +66,8 @@ func TestDiffAppliesToAnyState(t *testing.T) {
 				}
 			}
 			elements = applyChange(t, elements, c)
-			if diff := cmp.Diff(proxytest.ElementsText(state.RenderState(want)), proxytest.ElementsText(elements)); diff != "" {
+			if diff := cmp.Diff(proxytest.ElementsText(state.RenderState(want)),
+				proxytest.ElementsText(elements)); diff != "" {
 				t.Fatalf("seed %d: (-want +got)\n%s\nfrom\n%sto\n%s", seed, diff, have, want)
 			}
 			have = want
@@ -134,7 +135,11 @@ func TestSteps(t *testing.T) {
 		}
 		f.External = state.Target{Backends: proxytest.Backends(0, pods...), Remote: state.Masquerade}
 		f.Internal = f.External
-		return state.State{Node: "n1", VIPs: proxytest.VIPsOf(&state.VIP{Addr: proxytest.At("vip", 0), Frontends: []state.Frontend{f}})}
+		return state.State{
+			Node: "n1", VIPs: proxytest.VIPsOf(&state.VIP{
+				Addr: proxytest.At("vip", 0), Frontends: []state.Frontend{f},
+			}),
+		}
 	}
 	ten, narrow := []string{"10.0.0.0/8"}, []string{"10.0.0.0/16"}
 	for _, tc := range []struct {
@@ -147,9 +152,12 @@ func TestSteps(t *testing.T) {
 		{"another list", frontend(ten, 0, "pod1"), frontend(narrow, 0, "pod1"), "", ""},
 		{"affinity", frontend(nil, 0, "pod1"), frontend(nil, time.Hour, "pod1"), "", ""},
 		{"another timeout", frontend(nil, time.Hour, "pod1"), frontend(nil, time.Minute, "pod1"), "", ""},
-		{"no affinity", frontend(nil, time.Hour, "pod1"), frontend(nil, 0, "pod1"), "", "-iback4 -isched4 -itable4 -learn4 -postrouting4 -tables4 -xback4 -xsched4 -xtable4"},
-		{"another backend with affinity", frontend(nil, time.Hour, "pod1"), frontend(nil, time.Hour, "pod2"), "", "-hair4 -iback4 -repliers4 -replies4 -tables4 -xback4"},
-		{"fewer backends", frontend(nil, 0, "pod1", "remote"), frontend(nil, 0, "pod1"), "", "-ieps4 -imasq4 -postrouting4 -repliers4 -replies4 -xeps4 -xmasq4"},
+		{"no affinity", frontend(nil, time.Hour, "pod1"), frontend(nil, 0, "pod1"), "",
+			"-iback4 -isched4 -itable4 -learn4 -postrouting4 -tables4 -xback4 -xsched4 -xtable4"},
+		{"another backend with affinity", frontend(nil, time.Hour, "pod1"), frontend(nil, time.Hour, "pod2"), "",
+			"-hair4 -iback4 -repliers4 -replies4 -tables4 -xback4"},
+		{"fewer backends", frontend(nil, 0, "pod1", "remote"), frontend(nil, 0, "pod1"), "",
+			"-ieps4 -imasq4 -postrouting4 -repliers4 -replies4 -xeps4 -xmasq4"},
 		{"another backend", frontend(nil, 0, "pod1"), frontend(nil, 0, "pod2"), "", "-hair4 -repliers4 -replies4"},
 	} {
 		c := state.DiffElements(state.RenderState(tc.have), state.RenderState(tc.want))
@@ -165,7 +173,8 @@ func TestSteps(t *testing.T) {
 		for _, step := range []state.Change{before, now, after} {
 			elements = applyChange(t, elements, step)
 		}
-		if diff := cmp.Diff(proxytest.ElementsText(state.RenderState(tc.want)), proxytest.ElementsText(elements)); diff != "" {
+		if diff := cmp.Diff(proxytest.ElementsText(state.RenderState(tc.want)),
+			proxytest.ElementsText(elements)); diff != "" {
 			t.Errorf("%s: (-want +got)\n%s", tc.name, diff)
 		}
 	}

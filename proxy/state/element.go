@@ -175,7 +175,9 @@ func buildSpecs() [SetsAll]SetSpec {
 	all[SetSources] = SetSpec{Name: "sources", Key: []field{fieldFamily}, Data: []field{fieldVerdict}}
 	all[SetMarks] = SetSpec{Name: "marks", Key: []field{fieldFamily}, Data: []field{fieldVerdict}}
 	for id, of := range NumberedSets {
-		all[id] = SetSpec{Name: strings.TrimSuffix(all[of].Name, "4") + "to", Key: []field{FieldNumber}, Data: []field{fieldVerdict}}
+		all[id] = SetSpec{
+			Name: strings.TrimSuffix(all[of].Name, "4") + "to", Key: []field{FieldNumber}, Data: []field{fieldVerdict},
+		}
 	}
 	all[SetClientIf] = SetSpec{Name: "clientifs", Key: []field{fieldIfname}, Interval: true}
 	return all

@@ -42,7 +42,10 @@ type Limits struct {
 func DefaultLimits(m Mode) Limits {
 	if m == ModeIPTables {
 		// Packets pass rule after rule, and every change rewrites all rules of a port.
-		return Limits{Mode: ModeIPTables, Ports: 4096, Backends: 4096, Tabled: 4096, Sources: 16384, RoundRobin: 4096, Entries: 32768, Total: 1 << 18, Programs: 450, TotalPrograms: maxPrograms}
+		return Limits{
+			Mode: ModeIPTables, Ports: 4096, Backends: 4096, Tabled: 4096, Sources: 16384, RoundRobin: 4096,
+			Entries: 32768, Total: 1 << 18, Programs: 450, TotalPrograms: maxPrograms,
+		}
 	}
 	return Limits{
 		Mode: ModeNFTables, Ports: 16384,
@@ -80,24 +83,30 @@ func (l Limits) Check(v *VIP) error {
 			}
 		}
 		for _, t := range f.targets() {
-			ofPort("endpoints of port %s", len(t.Backends), l.Backends, "use several Services, each with a part of the endpoints")
+			ofPort("endpoints of port %s", len(t.Backends), l.Backends,
+				"use several Services, each with a part of the endpoints")
 			if f.Affinity != 0 {
-				ofPort("endpoints of port %s with session affinity", len(t.Backends), l.Tabled, "use several Services, each with a part of the endpoints")
+				ofPort("endpoints of port %s with session affinity", len(t.Backends), l.Tabled,
+					"use several Services, each with a part of the endpoints")
 			} else if f.schedule(t).Table {
-				ofPort("endpoints of port %s with the scheduler "+f.Scheduler.String(), len(t.Backends), l.Tabled, "choose another scheduler, or use several Services")
+				ofPort("endpoints of port %s with the scheduler "+f.Scheduler.String(), len(t.Backends), l.Tabled,
+					"choose another scheduler, or use several Services")
 			}
 		}
-		ofPort("draining endpoints of port %s", len(f.Draining), l.Backends, "use several Services, each with a part of the endpoints")
+		ofPort("draining endpoints of port %s", len(f.Draining), l.Backends,
+			"use several Services, each with a part of the endpoints")
 		ofPort("source ranges of port %s", len(f.Sources), l.Sources, "join ranges, or leave the list to a firewall")
 		if len(errs) > maxFaults {
 			break
 		}
 	}
-	over("ports with the scheduler round robin", turns, l.RoundRobin, "choose another scheduler, or use several Services")
+	over("ports with the scheduler round robin", turns, l.RoundRobin,
+		"choose another scheduler, or use several Services")
 	over("ports, endpoints and source ranges together, as entries in the kernel", v.Entries(l.Mode), l.Entries,
 		"use several Services; the scheduler random needs the fewest entries")
 	if l.Mode == ModeIPTables {
-		over("rules for session affinity and the schedulers maglev and source hash", programs, l.Programs, "choose the scheduler random without affinity for some ports, or use nftables mode")
+		over("rules for session affinity and the schedulers maglev and source hash", programs, l.Programs,
+			"choose the scheduler random without affinity for some ports, or use nftables mode")
 	}
 	return errors.Join(errs[:min(len(errs), maxFaults)]...)
 }
@@ -261,7 +270,8 @@ func (l Limits) RefuseTotal(have int, changes []VIPChange, refused Refusals) {
 	entries := func(v *VIP) int { return v.Entries(l.Mode) }
 	refuseLargest(have, l.Total, changes, refused, entries, func(n int) error {
 		return fmt.Errorf("its %d entries in the kernel are more than are left: in %s mode all addresses of a node "+
-			"can have %d together: use fewer ports or endpoints; the scheduler random needs the fewest entries", n, l.Mode, l.Total)
+			"can have %d together: use fewer ports or endpoints; the scheduler random needs the fewest entries", n,
+			l.Mode, l.Total)
 	})
 }
 
@@ -276,8 +286,10 @@ func (l Limits) RefusePrograms(have VIPs, changes []VIPChange, refused Refusals)
 		total += v.Programs()
 	}
 	refuseLargest(total, l.TotalPrograms, changes, refused, (*VIP).Programs, func(n int) error {
-		return fmt.Errorf("rules for session affinity and the schedulers maglev and source hash: %d more than all addresses "+
-			"of a node can have in iptables mode, which is %d: choose the scheduler random without affinity for some Services, "+
+		return fmt.Errorf("rules for session affinity and the schedulers maglev and source hash: %d "+
+			"more than all addresses "+
+			"of a node can have in iptables mode, which is %d: choose the scheduler random without "+
+			"affinity for some Services, "+
 			"or use nftables mode", n, l.TotalPrograms)
 	})
 }

@@ -20,13 +20,17 @@ func TestEntriesOfAllAddresses(t *testing.T) {
 		v.Addr = netip.AddrFrom4([4]byte{192, 0, 2, i})
 		return v
 	}
-	have, want := []*state.VIP{vip(1, 100), vip(2, 100), vip(3, 300)}, []*state.VIP{vip(1, 150), vip(2, 400), vip(4, 300), vip(5, 1)}
+	have, want := []*state.VIP{vip(1, 100), vip(2, 100), vip(3, 300)},
+		[]*state.VIP{vip(1, 150), vip(2, 400), vip(4, 300), vip(5, 1)}
 	changes := state.DiffVIPs(proxytest.VIPsOf(have...), proxytest.VIPsOf(want...))
 	total := 0
 	for _, v := range have {
 		total += v.Entries(state.ModeNFTables)
 	}
-	for most, expected := range map[int]string{1 << 20: "[]", 8 * 840: "[192.0.2.2]", 8 * 500: "[192.0.2.2 192.0.2.4]", 0: "[192.0.2.1 192.0.2.2 192.0.2.4 192.0.2.5]"} {
+	for most, expected := range map[int]string{
+		1 << 20: "[]", 8 * 840: "[192.0.2.2]", 8 * 500: "[192.0.2.2 192.0.2.4]",
+		0: "[192.0.2.1 192.0.2.2 192.0.2.4 192.0.2.5]",
+	} {
 		l, refused := state.DefaultLimits(state.ModeNFTables), make(state.Refusals)
 		l.Total = most
 		l.RefuseTotal(total, changes, refused)
@@ -93,20 +97,31 @@ func TestLimits(t *testing.T) {
 		{"60,000 endpoints", state.ModeNFTables, proxytest.LargeVIP(1, 60000, state.Random), ""},
 		{"all endpoints that there may be", state.ModeNFTables, proxytest.LargeVIP(1, 65535, state.Random), ""},
 		{"one endpoint too many", state.ModeNFTables, proxytest.LargeVIP(1, 65536, state.Random),
-			"endpoints of port tcp/1: 65536; in nftables mode an address can have 65535: use several Services, each with a part of the endpoints"},
+			"endpoints of port tcp/1: 65536; in nftables mode an address can have 65535: use several Services, each " +
+				"with a part of the endpoints"},
 		{"more than a table has slots", state.ModeNFTables, proxytest.LargeVIP(1, 65522, state.Maglev),
-			"endpoints of port tcp/1 with the scheduler maglev: 65522; in nftables mode an address can have 65521: choose another scheduler, or use several Services"},
+			"endpoints of port tcp/1 with the scheduler maglev: 65522; in nftables mode an address can have 65521: " +
+				"choose another scheduler, or use several Services"},
 		{"too many ports", state.ModeNFTables, proxytest.LargeVIP(16385, 1, state.Random),
-			"ports: 16385; in nftables mode an address can have 16384: give some of them to another Service with an address of its own"},
+			"ports: 16385; in nftables mode an address can have 16384: give some of them to another Service with " +
+				"an address of its own"},
 		{"too many turns", state.ModeNFTables, proxytest.LargeVIP(4097, 2, state.RoundRobin),
-			"ports with the scheduler round robin: 4097; in nftables mode an address can have 4096: choose another scheduler, or use several Services"},
-		{"too much together", state.ModeNFTables, proxytest.LargeVIP(8000, 2, state.Maglev), "ports, endpoints and source ranges together, as entries in the kernel: "},
-		{"too many sources", state.ModeNFTables, &state.VIP{Addr: netip.MustParseAddr("192.0.2.1"), Frontends: []state.Frontend{{Protocol: state.UDP, Port: 53, Sources: sources(16385)}}},
-			"source ranges of port udp/53: 16385; in nftables mode an address can have 16384: join ranges, or leave the list to a firewall"},
+			"ports with the scheduler round robin: 4097; in nftables mode an address can have 4096: choose another " +
+				"scheduler, or use several Services"},
+		{"too much together", state.ModeNFTables, proxytest.LargeVIP(8000, 2, state.Maglev),
+			"ports, endpoints and source ranges together, as entries in the kernel: "},
+		{"too many sources", state.ModeNFTables,
+			&state.VIP{Addr: netip.MustParseAddr("192.0.2.1"),
+				Frontends: []state.Frontend{{Protocol: state.UDP, Port: 53, Sources: sources(16385)}}},
+			"source ranges of port udp/53: 16385; in nftables mode an address can have 16384: join ranges, or leave " +
+				"the list to a firewall"},
 		{"many endpoints for iptables", state.ModeIPTables, proxytest.LargeVIP(1, 4097, state.Random),
-			"endpoints of port tcp/1: 4097; in iptables mode an address can have 4096: use several Services, each with a part of the endpoints"},
-		{"many programs", state.ModeIPTables, proxytest.LargeVIP(5, 50, state.Maglev), // both kinds of clients, which differ
-			"rules for session affinity and the schedulers maglev and source hash: 490; in iptables mode an address can have 450: choose the scheduler random without affinity for some ports, or use nftables mode"},
+			"endpoints of port tcp/1: 4097; in iptables mode an address can have 4096: use several Services, each " +
+				"with a part of the endpoints"},
+		// both kinds of clients, which differ
+		{"many programs", state.ModeIPTables, proxytest.LargeVIP(5, 50, state.Maglev),
+			"rules for session affinity and the schedulers maglev and source hash: 490; in iptables mode an address " +
+				"can have 450: choose the scheduler random without affinity for some ports, or use nftables mode"},
 		{"many programs that are none in nftables", state.ModeNFTables, proxytest.LargeVIP(5, 50, state.Maglev), ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {

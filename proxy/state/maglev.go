@@ -95,5 +95,7 @@ func (b Backend) EffectiveWeight() int { return max(1, int(b.Weight)) }
 
 // weighted reports whether backends have different weights.
 func weighted(backends []Backend) bool {
-	return slices.ContainsFunc(backends, func(b Backend) bool { return b.EffectiveWeight() != backends[0].EffectiveWeight() })
+	return slices.ContainsFunc(backends, func(b Backend) bool {
+		return b.EffectiveWeight() != backends[0].EffectiveWeight()
+	})
 }

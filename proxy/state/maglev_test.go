@@ -36,14 +36,16 @@ func TestMaglevSharesAreEven(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 10, 50, 51, 204, 205, 818, 3276, 3277} {
 		got := shares(MaglevSlots(maglevBackends(n)), n)
 		if low, high := slices.Min(got), slices.Max(got); high-low > 1 || low < slotsPerBackend {
-			t.Errorf("%d backends have %d to %d slots; want a difference of one at most, and %d at least", n, low, high, slotsPerBackend)
+			t.Errorf("%d backends have %d to %d slots; want a difference of one at most, and %d at least", n, low, high,
+				slotsPerBackend)
 		}
 	}
 }
 
 // Weights are kept to within a slot, and even the lightest backend has one.
 func TestMaglevSharesFollowWeights(t *testing.T) {
-	for _, weights := range [][]uint16{{1, 2}, {1, 1, 2, 4}, {0, 3, 1}, {7, 100, 100}, {1, math.MaxUint16}, {1000, 1001, 999, 30, 5}} {
+	for _, weights := range [][]uint16{{1, 2}, {1, 1, 2, 4}, {0, 3, 1}, {7, 100, 100}, {1, math.MaxUint16},
+		{1000, 1001, 999, 30, 5}} {
 		backends := maglevBackends(len(weights))
 		sum := 0
 		for i, w := range weights {
@@ -82,7 +84,8 @@ func TestMaglevMovesLittle(t *testing.T) {
 		}
 		size := float64(len(before))
 		mean, most := float64(sum)/float64(gone)/size, float64(worst)/size
-		t.Logf("%d backends of %d slots: besides its own, one that goes moves %.1f %%, at most %.1f %%", n, len(before), 100*mean, 100*most)
+		t.Logf("%d backends of %d slots: besides its own, one that goes moves %.1f %%, at most %.1f %%", n, len(before),
+			100*mean, 100*most)
 		if mean > 0.08 || most > 0.12 {
 			t.Errorf("%d backends: %.1f %% moved, at most %.1f %%; want 8 and 12", n, 100*mean, 100*most)
 		}

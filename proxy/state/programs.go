@@ -10,7 +10,8 @@ import (
 func (f *Frontend) ChainSide(s Side) Side {
 	x, i := &f.External, &f.Internal
 	// Each kind of clients takes its own turns.
-	if f.Scheduler != RoundRobin && x.Remote == i.Remote && slices.Equal(x.Backends, i.Backends) && f.RefusesMidStream(External) == f.RefusesMidStream(Internal) {
+	if f.Scheduler != RoundRobin && x.Remote == i.Remote && slices.Equal(x.Backends, i.Backends) &&
+		f.RefusesMidStream(External) == f.RefusesMidStream(Internal) {
 		return External
 	}
 	return s

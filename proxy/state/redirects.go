@@ -54,13 +54,16 @@ func validateRedirects(s State) error {
 		case !isUnicast(h.VIP):
 			return fmt.Errorf("redirect %s: want a unicast IPv4 or IPv6 address without a zone", h.VIP)
 		case !h.reachable(h.Via) || !h.reachable(h.Onward) || !h.reachable(h.Beyond):
-			return fmt.Errorf("redirect %s via %s, onward %s, beyond %s: want addresses of the same family without a zone", h.VIP, h.Via, h.Onward, h.Beyond)
+			return fmt.Errorf("redirect %s via %s, onward %s, beyond %s: want addresses of the same "+
+				"family without a zone", h.VIP, h.Via, h.Onward, h.Beyond)
 		case h.Via == h.Onward && !h.Via.IsValid():
 			return fmt.Errorf("redirect %s: want an address that it leads to", h.VIP)
 		case !PlainIfname(h.Interface):
-			return fmt.Errorf("redirect %s: interface %q: want a name of 1 to %d letters, digits or any of -_.:@", h.VIP, h.Interface, maxIfname)
+			return fmt.Errorf("redirect %s: interface %q: want a name of 1 to %d letters, digits or any of -_.:@",
+				h.VIP, h.Interface, maxIfname)
 		case i > 0 && s.Redirects[i-1].compare(h) >= 0:
-			return fmt.Errorf("redirect %s on %s: comes after %s on %s; want them sorted, no two alike", h.VIP, h.Interface, s.Redirects[i-1].VIP, s.Redirects[i-1].Interface)
+			return fmt.Errorf("redirect %s on %s: comes after %s on %s; want them sorted, no two alike", h.VIP,
+				h.Interface, s.Redirects[i-1].VIP, s.Redirects[i-1].Interface)
 		}
 	}
 	if !slices.IsSortedFunc(s.Taking, netip.Addr.Compare) {

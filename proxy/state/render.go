@@ -38,12 +38,14 @@ const SplitPrefix = "s"
 
 var (
 	External = Side{
-		Prefix: "x", Svc: SetExtSvc, Eps: SetExtEps, Slots: setExtSlots, masqs: setExtMasq, RoundRobin: "x" + roundRobin, OwnChains: SetExtRoundRobin,
-		Sticky: "x" + sticky, Sched: SetExtSched, SourceCheck: "x" + sourceRanges, AfterSourceCheck: SetExtInRange, Table: setExtTable, Back: setExtBack,
+		Prefix: "x", Svc: SetExtSvc, Eps: SetExtEps, Slots: setExtSlots, masqs: setExtMasq,
+		RoundRobin: "x" + roundRobin, OwnChains: SetExtRoundRobin, Sticky: "x" + sticky, Sched: SetExtSched,
+		SourceCheck: "x" + sourceRanges, AfterSourceCheck: SetExtInRange, Table: setExtTable, Back: setExtBack,
 	}
 	Internal = Side{
-		Prefix: "i", Svc: SetIntSvc, Eps: SetIntEps, Slots: setIntSlots, masqs: setIntMasq, RoundRobin: "i" + roundRobin, OwnChains: SetIntRoundRobin,
-		Sticky: "i" + sticky, Sched: SetIntSched, SourceCheck: "i" + sourceRanges, AfterSourceCheck: SetIntInRange, Table: setIntTable, Back: setIntBack,
+		Prefix: "i", Svc: SetIntSvc, Eps: SetIntEps, Slots: setIntSlots, masqs: setIntMasq,
+		RoundRobin: "i" + roundRobin, OwnChains: SetIntRoundRobin, Sticky: "i" + sticky, Sched: SetIntSched,
+		SourceCheck: "i" + sourceRanges, AfterSourceCheck: SetIntInRange, Table: setIntTable, Back: setIntBack,
 	}
 )
 

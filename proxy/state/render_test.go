@@ -14,6 +14,7 @@ func TestRenderGolden(t *testing.T) {
 		if err := s.Validate(); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		proxytest.Golden(t, filepath.Join("testdata", name+".golden"), s.String()+"--\n"+proxytest.ElementsText(state.RenderState(s)))
+		proxytest.Golden(t, filepath.Join("testdata", name+".golden"),
+			s.String()+"--\n"+proxytest.ElementsText(state.RenderState(s)))
 	}
 }

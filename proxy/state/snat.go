@@ -71,7 +71,8 @@ func ParseMarkChain(name string) (m Mark, ok bool) {
 }
 
 func (s SNAT) equal(o SNAT) bool {
-	return s.Ports == o.Ports && s.Mark == o.Mark && slices.Equal(s.Sources, o.Sources) && slices.Equal(s.Never, o.Never)
+	return s.Ports == o.Ports && s.Mark == o.Mark && slices.Equal(s.Sources, o.Sources) &&
+		slices.Equal(s.Never, o.Never)
 }
 
 func (s SNAT) validate() error {
@@ -80,7 +81,8 @@ func (s SNAT) validate() error {
 		errs = append(errs, fmt.Errorf("snat: ports is %d; want PortFullyRandom, PortRandom or PortKept", s.Ports))
 	}
 	if m := s.Mark; m.Value&^m.Mask != 0 {
-		errs = append(errs, fmt.Errorf("snat: mark %s has bits outside of its mask; want a mask with all bits of the value", m))
+		errs = append(errs, fmt.Errorf("snat: mark %s has bits outside of its mask; want a mask with "+
+			"all bits of the value", m))
 	}
 	for i, a := range s.Sources {
 		switch {

@@ -101,7 +101,8 @@ func (v *VIP) CompareAddr(a netip.Addr) int { return v.Addr.Compare(a) }
 
 // Equal reports whether v and o have the same content.
 func (v *VIP) Equal(o *VIP) bool {
-	return v.Addr == o.Addr && slices.EqualFunc(v.Frontends, o.Frontends, func(a, b Frontend) bool { return a.equal(&b) })
+	return v.Addr == o.Addr && slices.EqualFunc(v.Frontends, o.Frontends,
+		func(a, b Frontend) bool { return a.equal(&b) })
 }
 
 // A Frontend is one port of an address.
@@ -129,10 +130,11 @@ type Frontend struct {
 }
 
 func (f *Frontend) equal(o *Frontend) bool {
-	return f.Protocol == o.Protocol && f.Port == o.Port && f.Name == o.Name && f.Scheduler == o.Scheduler && f.Affinity == o.Affinity &&
-		f.External.equal(&o.External) && f.Internal.equal(&o.Internal) &&
+	return f.Protocol == o.Protocol && f.Port == o.Port && f.Name == o.Name && f.Scheduler == o.Scheduler &&
+		f.Affinity == o.Affinity && f.External.equal(&o.External) && f.Internal.equal(&o.Internal) &&
 		// nil allows all sources, an empty list none.
-		(f.Sources == nil) == (o.Sources == nil) && slices.Equal(f.Sources, o.Sources) && slices.Equal(f.Draining, o.Draining)
+		(f.Sources == nil) == (o.Sources == nil) && slices.Equal(f.Sources, o.Sources) &&
+		slices.Equal(f.Draining, o.Draining)
 }
 
 // A Target says where a new flow goes.
@@ -250,6 +252,7 @@ func (f *Frontend) Drains(backend netip.AddrPort) bool {
 }
 
 func (t *Target) Has(backend netip.AddrPort) bool {
-	_, found := slices.BinarySearchFunc(t.Backends, backend, func(b Backend, a netip.AddrPort) int { return b.Addr.Compare(a) })
+	_, found := slices.BinarySearchFunc(t.Backends, backend,
+		func(b Backend, a netip.AddrPort) int { return b.Addr.Compare(a) })
 	return found
 }

@@ -35,7 +35,8 @@ func (s State) String() string {
 		fmt.Fprintf(&b, "outward %s\n", name)
 	}
 	for _, h := range s.Redirects {
-		fmt.Fprintf(&b, "redirect %s from %s to %s, onward to %s, beyond to %s\n", h.VIP, h.Interface, hopText(h.Via), hopText(h.Onward), hopText(h.Beyond))
+		fmt.Fprintf(&b, "redirect %s from %s to %s, onward to %s, beyond to %s\n", h.VIP, h.Interface, hopText(h.Via),
+			hopText(h.Onward), hopText(h.Beyond))
 	}
 	for v := range s.VIPs.All() {
 		if len(v.Frontends) == 0 {

@@ -66,7 +66,8 @@ func (v *VIP) validate() error {
 	for i := range v.Frontends {
 		f := &v.Frontends[i]
 		if i > 0 && CompareFrontends(&v.Frontends[i-1], f) >= 0 {
-			errs = append(errs, fmt.Errorf("%s: comes after %s; frontends must be sorted by protocol and port, no two alike", f.Label(v), v.Frontends[i-1].Label(v)))
+			errs = append(errs, fmt.Errorf("%s: comes after %s; frontends must be sorted by protocol "+
+				"and port, no two alike", f.Label(v), v.Frontends[i-1].Label(v)))
 		}
 		errs = append(errs, f.validate(v))
 	}
@@ -94,18 +95,23 @@ func (f *Frontend) validate(v *VIP) error {
 	}
 	for i, b := range f.Draining {
 		switch {
-		case b.Port() == 0 || b.Addr().Zone() != "" || b.Addr().Is4In6() || !b.IsValid() || Family(b.Addr()) != Family(v.Addr):
-			errs = append(errs, fmt.Errorf("%s draining: %s: want an address of the VIP's family without a zone, and a port", f.Label(v), b))
+		case b.Port() == 0 || b.Addr().Zone() != "" || b.Addr().Is4In6() || !b.IsValid() ||
+			Family(b.Addr()) != Family(v.Addr):
+			errs = append(errs, fmt.Errorf("%s draining: %s: want an address of the VIP's family "+
+				"without a zone, and a port", f.Label(v), b))
 		case i > 0 && f.Draining[i-1].Compare(b) >= 0:
-			errs = append(errs, fmt.Errorf("%s draining: %s comes after %s; want them sorted, no two alike", f.Label(v), b, f.Draining[i-1]))
+			errs = append(errs, fmt.Errorf("%s draining: %s comes after %s; want them sorted, no two alike", f.Label(v),
+				b, f.Draining[i-1]))
 		}
 	}
 	errs = append(errs, validatePrefixes(f.Label(v)+" sources", f.Sources))
 	if a := f.Affinity; a != 0 && (a < time.Second || a > MaxAffinity || a%time.Second != 0) {
-		errs = append(errs, fmt.Errorf("%s: affinity is %s; want whole seconds, 1s to 24h, or 0 for none", f.Label(v), a))
+		errs = append(errs, fmt.Errorf("%s: affinity is %s; want whole seconds, 1s to 24h, or 0 for none", f.Label(v),
+			a))
 	}
 	if f.Scheduler > Maglev {
-		errs = append(errs, fmt.Errorf("%s: scheduler is %d; want Random, RoundRobin, SourceHash or Maglev", f.Label(v), f.Scheduler))
+		errs = append(errs, fmt.Errorf("%s: scheduler is %d; want Random, RoundRobin, SourceHash or Maglev", f.Label(v),
+			f.Scheduler))
 	}
 	return errors.Join(append(errs, f.External.validate(v, f, "external"), f.Internal.validate(v, f, "internal"))...)
 }

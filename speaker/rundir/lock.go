@@ -23,7 +23,8 @@ func Lock(runDir string) (release func(), err error) {
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		f.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fmt.Errorf("another speaker runs with the run directory %s; give this one its own by --run-dir", runDir)
+			return nil, fmt.Errorf("another speaker runs with the run directory %s; give this one its own by --run-dir",
+				runDir)
 		}
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}

@@ -53,7 +53,10 @@ func NewSnapshotWriter(saved watch.SavedSnapshot, inStep func() bool, log *slog.
 	if inStep == nil {
 		return nil
 	}
-	w := &SnapshotWriter{saved: saved, log: log, inStep: inStep, wake: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{})}
+	w := &SnapshotWriter{
+		saved: saved, log: log, inStep: inStep, wake: make(chan struct{}, 1), quit: make(chan struct{}),
+		done: make(chan struct{}),
+	}
 	go w.run()
 	return w
 }
@@ -108,7 +111,8 @@ func (w *SnapshotWriter) write() {
 	w.mu.Unlock()
 	err := w.saved.Save(s)
 	if w.written = err == nil; err != nil {
-		w.report(fmt.Errorf("snapshot not written; a start without the API server would use an older one, or none: %w", err))
+		w.report(fmt.Errorf("snapshot not written; a start without the API server would use an older one, or none: %w",
+			err))
 		return
 	}
 	w.confirm(at, clock)

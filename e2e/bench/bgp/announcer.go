@@ -112,12 +112,14 @@ func (f *fanfare) prepare(_ context.Context, w *world, routes int) error {
 	if f.saved {
 		return f.save(w, routes, b.String())
 	}
-	return errors.Join(os.WriteFile(filepath.Join(f.dir, "all.yaml"), []byte(b.String()), 0o644), f.place(routes, false))
+	return errors.Join(os.WriteFile(filepath.Join(f.dir, "all.yaml"), []byte(b.String()), 0o644),
+		f.place(routes, false))
 }
 
 func (f *fanfare) start(w *world) (*exec.Cmd, error) {
 	if f.saved {
-		return w.start(f.binary, "speaker", "--kubeconfig", w.path(kubeconfig), "--node-name", "node", "--run-dir", f.runDir)
+		return w.start(f.binary, "speaker", "--kubeconfig", w.path(kubeconfig), "--node-name", "node", "--run-dir",
+			f.runDir)
 	}
 	return w.start(f.binary, "speaker", "--files", f.dir, "--node-name", "node", "--run-dir", f.runDir)
 }

@@ -62,7 +62,8 @@ func (t *attempt) converge(ctx context.Context) (err error) {
 		return err
 	}
 	m, err := measure.Scrape(ctx, t.dial)
-	t.FirstLoad = append(t.FirstLoad, time.Duration(m["fanfare_speaker_pass_phase_duration_seconds_sum"]*float64(time.Second)))
+	t.FirstLoad = append(t.FirstLoad, time.Duration(
+		m["fanfare_speaker_pass_phase_duration_seconds_sum"]*float64(time.Second)))
 	return err
 }
 

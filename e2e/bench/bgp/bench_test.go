@@ -47,7 +47,8 @@ func TestBenchmarkMeasuresEverything(t *testing.T) {
 		if m.silent {
 			continue
 		}
-		if len(x.Done) != o.starts || len(x.Added) != o.changes || len(x.Removed) != o.changes || len(x.Returned) != o.resets || x.Updates == 0 {
+		if len(x.Done) != o.starts || len(x.Added) != o.changes || len(x.Removed) != o.changes ||
+			len(x.Returned) != o.resets || x.Updates == 0 {
 			t.Errorf("%s: %+v", m.name, x)
 		}
 	}
@@ -62,11 +63,13 @@ func TestLoadMeasuresEverything(t *testing.T) {
 	o.quicken()
 	r, _ := benchtest.Once(t, o.steps())
 	for _, l := range r.Loads {
-		if len(l.Spoke) != o.starts || len(l.Changed()) != r.Changes || len(l.FirstLoad) != o.starts || l.FirstLoad[0] <= 0 || l.FirstLoad[0] > l.Done[0] || l.ChangeCPU <= 0 || l.RSS == 0 {
+		if len(l.Spoke) != o.starts || len(l.Changed()) != r.Changes || len(l.FirstLoad) != o.starts ||
+			l.FirstLoad[0] <= 0 || l.FirstLoad[0] > l.Done[0] || l.ChangeCPU <= 0 || l.RSS == 0 {
 			t.Errorf("%d Services: %+v", l.Services, l)
 		}
 		s := l.Saved
-		if len(s.Spoke) != o.starts || len(s.FirstLoad) != o.starts || len(s.CPU) != o.starts || s.Spoke[0] < r.Delay || s.Done[0] < s.Spoke[0] || s.FirstLoad[0] <= 0 || s.CPU[0] <= 0 || s.RSS == 0 || s.Peak < s.RSS {
+		if len(s.Spoke) != o.starts || len(s.FirstLoad) != o.starts || len(s.CPU) != o.starts || s.Spoke[0] < r.Delay ||
+			s.Done[0] < s.Spoke[0] || s.FirstLoad[0] <= 0 || s.CPU[0] <= 0 || s.RSS == 0 || s.Peak < s.RSS {
 			t.Errorf("%d Services from the saved state, after %s: %+v", l.Services, r.Delay, s)
 		}
 	}
@@ -75,7 +78,12 @@ func TestLoadMeasuresEverything(t *testing.T) {
 func TestLoadReportShowsNumbers(t *testing.T) {
 	ms := func(n int) measure.Sample { return measure.Sample{time.Duration(n) * time.Millisecond} }
 	one := func(services, n int) load {
-		return load{Services: services, result: result{Spoke: ms(n), FirstLoad: ms(n + 1), Added: ms(n + 2), Removed: ms(n + 2), ChangeCPU: 2 * time.Duration(n) * time.Millisecond, RSS: int64(n) * 1e6}}
+		return load{
+			Services: services, result: result{
+				Spoke: ms(n), FirstLoad: ms(n + 1), Added: ms(n + 2), Removed: ms(n + 2),
+				ChangeCPU: 2 * time.Duration(n) * time.Millisecond, RSS: int64(n) * 1e6,
+			},
+		}
 	}
 	r := loadReport{Starts: 3, Changes: 200, Loads: []load{one(10_000, 120), one(50_000, 220)}}
 	before, err := r.render()
@@ -91,9 +99,12 @@ func TestLoadReportShowsNumbers(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"| | 10,000 Services | 50,000 Services |", "| of this, decisions and the kernel | 121 ms / 121 ms | 221 ms / 221 ms |",
-		"reached the router** | 122 ms / 122 ms | 222 ms / 222 ms |", "| the 99th percentile of that | 122 ms | 222 ms |", "with reading the file | 120 ms | 220 ms |", "| resident, at the end | 120 MB | 220 MB |",
-		"It tries to connect for 500 ms,", "to the last route, with the wait** | 5.32 s / 5.32 s | 5.42 s / 5.42 s |", "| at most | 130 MB | 130 MB |",
+		"| | 10,000 Services | 50,000 Services |",
+		"| of this, decisions and the kernel | 121 ms / 121 ms | 221 ms / 221 ms |",
+		"reached the router** | 122 ms / 122 ms | 222 ms / 222 ms |",
+		"| the 99th percentile of that | 122 ms | 222 ms |", "with reading the file | 120 ms | 220 ms |",
+		"| resident, at the end | 120 MB | 220 MB |", "It tries to connect for 500 ms,",
+		"to the last route, with the wait** | 5.32 s / 5.32 s | 5.42 s / 5.42 s |", "| at most | 130 MB | 130 MB |",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
@@ -105,7 +116,8 @@ func TestReportShowsNumbers(t *testing.T) {
 	ms := func(n int) measure.Sample { return measure.Sample{time.Duration(n) * time.Millisecond} }
 	one := func(n int) result {
 		return result{
-			Spoke: ms(n), Done: ms(n + 1), Converged: ms(n + 2), Returned: ms(n + 3), Added: ms(n + 4), Removed: ms(n + 5), CPU: ms(n + 6),
+			Spoke: ms(n), Done: ms(n + 1), Converged: ms(n + 2), Returned: ms(n + 3), Added: ms(n + 4),
+			Removed: ms(n + 5), CPU: ms(n + 6),
 			Updates: n, Bytes: 1000 * n, RSS: int64(n) * 1e6, Peak: int64(n+1) * 1e6,
 		}
 	}
@@ -115,9 +127,12 @@ func TestReportShowsNumbers(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"| from the first OPEN to the last of 1,000 routes at the last of 4 routers | 122 ms / 122 ms | 222 ms / 222 ms |",
-		"| **one more route: from the change to the last router** | 124 ms / 124 ms | 224 ms / 224 ms |", "| 120 in 120 kB | 220 in 220 kB |",
-		"| resident, at the end | 120 MB | 220 MB |", "holds 100 MB (101 MB at most): the difference, 5000 bytes for each",
+		"| from the first OPEN to the last of 1,000 routes at the last of 4 routers | 122 ms / 122 " +
+			"ms | 222 ms / 222 ms |",
+		"| **one more route: from the change to the last router** | 124 ms / 124 ms | 224 ms / 224 ms |",
+		"| 120 in 120 kB | 220 in 220 kB |",
+		"| resident, at the end | 120 MB | 220 MB |",
+		"holds 100 MB (101 MB at most): the difference, 5000 bytes for each",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
@@ -137,7 +152,8 @@ func TestReadUpdatePrefixes(t *testing.T) {
 		{"empty", "", "", "", errShort},
 		{"truncated attributes", "\x00\x00\x00\x03ab", "", "", errShort},
 		{"truncated prefix", "\x00\x00\x00\x00\x20\x0a\x01", "", "", errShort},
-		{"a prefix of IPv6", "\x00\x00\x00\x00\x80\x20\x01\x0d\xb8\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x01", "", "", errShort},
+		{"a prefix of IPv6", "\x00\x00\x00\x00\x80\x20\x01\x0d\xb8\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x01", "",
+			"", errShort},
 	} {
 		reached, withdrawn, err := readUpdate([]byte(tt.body))
 		if list(reached) != tt.reached || list(withdrawn) != tt.before || !errors.Is(err, tt.err) {

@@ -67,9 +67,11 @@ func (f *frr) config() string { return filepath.Join(f.dir, "bgpd.conf") }
 // send nothing; all else is FRR's default.
 func (f *frr) text(routes int) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "router bgp %d\n bgp router-id %s\n no bgp ebgp-requires-policy\n no bgp network import-check\n", nodeASN, nodeAddr)
+	fmt.Fprintf(&b, "router bgp %d\n bgp router-id %s\n no bgp ebgp-requires-policy\n no bgp network import-check\n",
+		nodeASN, nodeAddr)
 	for i := range f.routers {
-		fmt.Fprintf(&b, " neighbor %[1]s remote-as %[2]d\n neighbor %[1]s timers connect 1\n", routerAddr(i), routersASN)
+		fmt.Fprintf(&b, " neighbor %[1]s remote-as %[2]d\n neighbor %[1]s timers connect 1\n", routerAddr(i),
+			routersASN)
 	}
 	b.WriteString(" address-family ipv4 unicast\n")
 	for i := range routes {
@@ -107,7 +109,8 @@ func (f *frr) open(ctx context.Context) (err error) {
 		return err
 	}
 	f.in = bufio.NewReader(f.vty)
-	for _, c := range []string{"enable", "configure terminal", fmt.Sprintf("router bgp %d", nodeASN), "address-family ipv4 unicast"} {
+	for _, c := range []string{"enable", "configure terminal", fmt.Sprintf("router bgp %d", nodeASN),
+		"address-family ipv4 unicast"} {
 		if err := f.command(c); err != nil {
 			return err
 		}

@@ -24,7 +24,9 @@ type report struct {
 var document string
 
 func (r report) render() (string, error) {
-	return measure.Render(document, template.FuncMap{"kilobytes": func(n int) string { return fmt.Sprintf("%.0f kB", float64(n)/1e3) }}, r)
+	return measure.Render(document, template.FuncMap{"kilobytes": func(n int) string {
+		return fmt.Sprintf("%.0f kB", float64(n)/1e3)
+	}}, r)
 }
 
 // Accessors for the template.

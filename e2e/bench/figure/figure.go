@@ -117,7 +117,8 @@ func (f Figure) plot() (*plot.Plot, plot.Legend, error) {
 func setFonts(p *plot.Plot) {
 	title := &p.Title.TextStyle
 	title.Font.Variant, title.Font.Size = "Sans", vg.Points(12)
-	for _, s := range []*draw.TextStyle{&p.X.Label.TextStyle, &p.Y.Label.TextStyle, &p.X.Tick.Label, &p.Y.Tick.Label, &p.Legend.TextStyle} {
+	for _, s := range []*draw.TextStyle{&p.X.Label.TextStyle, &p.Y.Label.TextStyle, &p.X.Tick.Label, &p.Y.Tick.Label,
+		&p.Legend.TextStyle} {
 		s.Font.Variant, s.Font.Size = "Sans", vg.Points(10)
 	}
 	p.Legend.Top, p.Legend.Left, p.Legend.Padding = true, true, vg.Points(3)

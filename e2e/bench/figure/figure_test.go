@@ -42,7 +42,8 @@ func TestSVG(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, want := range []string{"A &amp; B", ">Services<", ">time<", ">1000<", ">10 ms<", ">one<", ">three<", "sans-serif", "fill:#FFFFFF"} {
+	for _, want := range []string{"A &amp; B", ">Services<", ">time<", ">1000<", ">10 ms<", ">one<", ">three<",
+		"sans-serif", "fill:#FFFFFF"} {
 		if !strings.Contains(string(first), want) {
 			t.Errorf("no %q in\n%s", want, first)
 		}

@@ -111,10 +111,12 @@ var colours = []color.Color{figure.Blue, figure.Vermilion, figure.Green, figure.
 func (r report) figures() []figure.Figure {
 	f := figure.Figure{
 		Name: "gossip-detection", Title: "A node loses its power: until all others have detected it", Legend: true,
-		X: figure.Axis{Label: "time from the power loss", Tick: figure.Seconds}, Y: figure.Axis{Label: "part of all deaths", Max: 1, Tick: figure.Percent},
+		X: figure.Axis{Label: "time from the power loss", Tick: figure.Seconds},
+		Y: figure.Axis{Label: "part of all deaths", Max: 1, Tick: figure.Percent},
 	}
 	for i, c := range r.Clusters {
-		f.Lines = append(f.Lines, figure.Distribution(fmt.Sprintf("%s members", measure.Thousands(c.Members)), colours[i%len(colours)], c.All))
+		f.Lines = append(f.Lines, figure.Distribution(fmt.Sprintf("%s members", measure.Thousands(c.Members)),
+			colours[i%len(colours)], c.All))
 	}
 	return []figure.Figure{f}
 }

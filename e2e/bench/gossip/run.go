@@ -39,10 +39,13 @@ func (o *options) quicken() {
 func Flags(set *flag.FlagSet, in *measure.Inputs) measure.Run {
 	var o options
 	set.IntVar(&o.members, "members", 1000, "members of the largest cluster, 4 to 2000; 1000 need 6 GB of memory")
-	set.IntVar(&o.parts, "parts", 2, "simulate the largest cluster in so many parts at once, each by a core of its own; at most 64")
-	set.IntVar(&o.deaths, "deaths", 60, "number of nodes that lose their power in each cluster, at most; afterwards, losses and stalls go on alone")
+	set.IntVar(&o.parts, "parts", 2, "simulate the largest cluster in so many parts at once, each by a core "+
+		"of its own; at most 64")
+	set.IntVar(&o.deaths, "deaths", 60, "number of nodes that lose their power in each cluster, at most; afterwards, "+
+		"losses and stalls go on alone")
 	set.DurationVar(&o.virtual, "virtual", time.Hour, "how long each cluster runs, by its own clock")
-	set.DurationVar(&o.processor, "processor", 3*time.Hour, "processor time after which a part ends before; a second of 1000 members takes two to six")
+	set.DurationVar(&o.processor, "processor", 3*time.Hour,
+		"processor time after which a part ends before; a second of 1000 members takes two to six")
 	set.Uint64Var(&o.seed, "seed", 1, "seed of what is lost, stalls and dies")
 	return o.steps().Run(in, &o.Inputs)
 }
@@ -125,7 +128,8 @@ func (o *options) measureOne(ctx context.Context, dir, program string, members i
 func (o *options) simulate(ctx context.Context, dir, program string, members, part, n int) (c cluster, err error) {
 	path := filepath.Join(dir, fmt.Sprintf("result%d.json", part))
 	err = command(ctx, dir, program, "-test.run=^TestSimulation$", "-test.timeout=0",
-		fmt.Sprintf("-members=%d", members), fmt.Sprintf("-deaths=%d", o.deaths/n), fmt.Sprintf("-virtual=%s", o.virtual/time.Duration(n)),
+		fmt.Sprintf("-members=%d", members), fmt.Sprintf("-deaths=%d", o.deaths/n),
+		fmt.Sprintf("-virtual=%s", o.virtual/time.Duration(n)),
 		fmt.Sprintf("-processor=%s", o.processor), fmt.Sprintf("-seed=%d", o.seed+uint64(part)), "-result="+path)
 	if err != nil {
 		return c, err

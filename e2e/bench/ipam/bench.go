@@ -69,7 +69,8 @@ func measureAll(ctx context.Context, o options) (r report, err error) {
 	if r.Machine, err = measure.Describe(ctx, b.Binary, measure.Kubernetes(tools, "kube-apiserver")); err != nil {
 		return r, err
 	}
-	for _, step := range []func(context.Context, *report) error{b.fill, b.startController, b.restart, b.createOneByOne, b.reassign} {
+	for _, step := range []func(context.Context, *report) error{b.fill, b.startController, b.restart, b.createOneByOne,
+		b.reassign} {
 		if err := step(ctx, &r); err != nil {
 			return r, err
 		}

@@ -35,7 +35,8 @@ func (b *bench) createAggregated(ctx context.Context, repeats int) (a aggregated
 	if b.background == 0 {
 		return a, errors.New("BUG: without background Services nothing announces the aggregate")
 	}
-	if err := errors.Join(b.Cluster.PutText("aggregate", aggregate), b.Cluster.PutText("bench", pool("Advertised"))); err != nil {
+	if err := errors.Join(b.Cluster.PutText("aggregate", aggregate),
+		b.Cluster.PutText("bench", pool("Advertised"))); err != nil {
 		return a, err
 	}
 	defer func() { err = errors.Join(err, b.endAggregate(context.WithoutCancel(ctx))) }()

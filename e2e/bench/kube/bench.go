@@ -234,7 +234,8 @@ func (b *bench) startProxy(ctx context.Context, sync string) error {
 	if err != nil {
 		return err
 	}
-	if b.proxy, err = b.Start(proxyNode, "kube-proxy-"+proxyNode, b.tools, "kube-proxy", "--config", config); err != nil {
+	if b.proxy, err = b.Start(proxyNode, "kube-proxy-"+proxyNode, b.tools, "kube-proxy", "--config",
+		config); err != nil {
 		return err
 	}
 	return lab.Await(ctx, 10*time.Minute, "kube-proxy", func() error {
@@ -250,17 +251,22 @@ func (b *bench) startProxy(ctx context.Context, sync string) error {
 
 // proxySynced says whether a node's kube-proxy has written all changes that it has received.
 func (b *bench) proxySynced(ctx context.Context, node string) (bool, error) {
-	m, err := measure.Scrape(ctx, func(ctx context.Context) (net.Conn, error) { return b.dial(ctx, node, "127.0.0.1:10249") })
+	m, err := measure.Scrape(ctx, func(ctx context.Context) (net.Conn, error) {
+		return b.dial(ctx, node, "127.0.0.1:10249")
+	})
 	if err != nil {
 		return false, err
 	}
 	written := m["kubeproxy_sync_proxy_rules_last_timestamp_seconds"]
-	pending := m["kubeproxy_sync_proxy_rules_endpoint_changes_pending"] + m["kubeproxy_sync_proxy_rules_service_changes_pending"]
+	pending := m["kubeproxy_sync_proxy_rules_endpoint_changes_pending"] +
+		m["kubeproxy_sync_proxy_rules_service_changes_pending"]
 	return written > 0 && pending == 0, nil
 }
 
 // forwarded returns how many addresses Fanfare's node forwards.
 func (b *bench) forwarded(ctx context.Context) (int, error) {
-	m, err := measure.Scrape(ctx, func(ctx context.Context) (net.Conn, error) { return dialUnix(ctx, b.Speaker(fanfareNode).RunDir) })
+	m, err := measure.Scrape(ctx, func(ctx context.Context) (net.Conn, error) {
+		return dialUnix(ctx, b.Speaker(fanfareNode).RunDir)
+	})
 	return int(m["fanfare_proxy_vips"]), err
 }

@@ -47,7 +47,8 @@ func TestBenchmarkMeasuresEverything(t *testing.T) {
 // checkCreated checks that every time was measured, in the order of its causes.
 func checkCreated(t *testing.T, name string, c created, repeats int) {
 	t.Helper()
-	for _, s := range []measure.Sample{c.Accepted, c.Address, c.Rules, c.Update, c.Route, c.Answer, c.FRR, c.WithoutFRR, c.Proxy} {
+	for _, s := range []measure.Sample{c.Accepted, c.Address, c.Rules, c.Update, c.Route, c.Answer, c.FRR, c.WithoutFRR,
+		c.Proxy} {
 		if len(s) != repeats || s.Quantile(0) <= 0 {
 			t.Errorf("%s: %+v", name, c)
 			return
@@ -64,7 +65,8 @@ func checkCreated(t *testing.T, name string, c created, repeats int) {
 func TestHostRoutes(t *testing.T) {
 	out := "198.18.0.0/16 nhid 7 via 198.51.100.11 dev br0 proto bgp metric 20 \n" +
 		"198.18.0.1 nhid 8 via 198.51.100.11 dev br0 proto bgp metric 20 \n" +
-		"198.18.0.2 nhid 9 proto bgp metric 20 \\\tnexthop via 198.51.100.12 dev br0 weight 1 \\\tnexthop via 198.51.100.11 dev br0 weight 1 \n"
+		"198.18.0.2 nhid 9 proto bgp metric 20 \\\tnexthop via 198.51.100.12 dev br0 weight 1 \\\tnexthop via " +
+		"198.51.100.11 dev br0 weight 1 \n"
 	if routes, hops := hostRoutes(out); routes != 2 || hops != 3 {
 		t.Errorf("%d routes, %d next hops: want 2 and 3", routes, hops)
 	}
@@ -92,8 +94,9 @@ func TestReportShowsNumbers(t *testing.T) {
 	spent := []measure.Spent{{Name: "fanfare speaker", CPU: 20 * time.Second}}
 	news := created{s, s, s, s, s, s, s, s, s}
 	one := result{
-		Services: 10, Created: news, BIRD: news, Aggregated: aggregated{s, s}, Eager: moved{c, c, cpu}, Default: moved{c, c, cpu},
-		Fill: fill{10, time.Second, 2 * time.Second, time.Second, time.Second, s, spent}, Idle: cpu, Usage: used, Busy: busy{news, cpu},
+		Services: 10, Created: news, BIRD: news, Aggregated: aggregated{s, s}, Eager: moved{c, c, cpu},
+		Default: moved{c, c, cpu}, Fill: fill{10, time.Second, 2 * time.Second, time.Second, time.Second, s, spent},
+		Idle: cpu, Usage: used, Busy: busy{news, cpu},
 	}
 	many := one
 	many.Services, many.Fill.Services = 5000, 4990
@@ -113,9 +116,13 @@ func TestReportShowsNumbers(t *testing.T) {
 		}
 	}
 	for _, want := range []string{
-		"| until | 10 Services | 5,000 Services |", "| **in the kernel of Fanfare's node** | 2.0 ms / 3.0 ms | 2.0 ms / 3.0 ms |",
-		"a client behind FRR has the first answer** | 2.0 ms / 3.0 ms | 2.0 ms / 3.0 ms |", "| until, with three busy nodes | 10 Services | 5,000 Services |",
-		"| fanfare speaker | 80 / 90 MB | 80 / 90 MB |", "| fanfare speaker | 1.5 % | 1.5 % |", "| new Services | 10 | 4,990 |", "| fanfare speaker | 20.0 s, 2.00 s each | 20.0 s, 4.0 ms each |", "1.00 s, 4990 a second",
+		"| until | 10 Services | 5,000 Services |",
+		"| **in the kernel of Fanfare's node** | 2.0 ms / 3.0 ms | 2.0 ms / 3.0 ms |",
+		"a client behind FRR has the first answer** | 2.0 ms / 3.0 ms | 2.0 ms / 3.0 ms |",
+		"| until, with three busy nodes | 10 Services | 5,000 Services |",
+		"| fanfare speaker | 80 / 90 MB | 80 / 90 MB |", "| fanfare speaker | 1.5 % | 1.5 % |",
+		"| new Services | 10 | 4,990 |", "| fanfare speaker | 20.0 s, 2.00 s each | 20.0 s, 4.0 ms each |",
+		"1.00 s, 4990 a second",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)

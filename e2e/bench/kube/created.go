@@ -119,7 +119,8 @@ func (b *bench) createOne(ctx context.Context, c *created) (err error) {
 		to *measure.Sample
 		at time.Time
 	}{
-		{&c.Accepted, accepted}, {&c.Address, is.At}, {&c.Rules, rules}, {&c.Update, update}, {&c.Route, route}, {&c.Answer, answered},
+		{&c.Accepted, accepted}, {&c.Address, is.At}, {&c.Rules, rules}, {&c.Update, update}, {&c.Route, route},
+		{&c.Answer, answered},
 	} {
 		*s.to = append(*s.to, s.at.Sub(began))
 	}
@@ -132,9 +133,11 @@ func (b *bench) createOne(ctx context.Context, c *created) (err error) {
 
 // observed returns when Fanfare's node had the rules of an address, when the first node had
 // announced it to the router, and when the router had its first route.
-func (b *bench) observed(ctx context.Context, vip netip.Addr, began time.Time) (rules, update, route time.Time, err error) {
+func (b *bench) observed(ctx context.Context, vip netip.Addr,
+	began time.Time) (rules, update, route time.Time, err error) {
 	err = lab.Await(ctx, eventLimit, "the observer's events of "+vip.String(), func() error {
-		rules, update, route = b.Observer.RuleSince(fanfareNode, vip, began), b.firstAnnounced(vip, began), b.Observer.Routed(vip, began)
+		rules, update, route = b.Observer.RuleSince(fanfareNode, vip, began), b.firstAnnounced(vip, began),
+			b.Observer.Routed(vip, began)
 		if rules.IsZero() || update.IsZero() || route.IsZero() {
 			return fmt.Errorf("rules %v, UPDATE %v, route %v", rules, update, route)
 		}
@@ -156,7 +159,8 @@ func (b *bench) firstAnnounced(vip netip.Addr, since time.Time) (first time.Time
 
 // firstAnswer waits until a Service has an address and a client an answer from it, and
 // returns the address and the time of the answer.
-func (b *bench) firstAnswer(ctx context.Context, name string) (is measure.Assigned, vip netip.Addr, answered time.Time, err error) {
+func (b *bench) firstAnswer(ctx context.Context,
+	name string) (is measure.Assigned, vip netip.Addr, answered time.Time, err error) {
 	if is, err = b.seen.Of(ctx, name); err != nil {
 		return is, vip, answered, err
 	}

@@ -32,7 +32,9 @@ func (r report) figures() []figure.Figure {
 			Name: "kube-change", Title: "An endpoint changes: until it is in the node's kernel",
 			X: r.services(), Y: seconds("median (bar: p95)"),
 			Lines: []figure.Line{
-				r.against("Fanfare", figure.Blue, func(r result) measure.Sample { return both(r.Eager.Calm.Rules, r.Default.Calm.Rules) }),
+				r.against("Fanfare", figure.Blue, func(r result) measure.Sample {
+					return both(r.Eager.Calm.Rules, r.Default.Calm.Rules)
+				}),
 				r.against("kube-proxy", figure.Vermilion, func(r result) measure.Sample { return r.Eager.Calm.Proxy }),
 			},
 		},
@@ -55,7 +57,9 @@ func (r report) against(name string, c color.Color, of func(result) measure.Samp
 	l := figure.Line{Name: name, Color: c}
 	for _, res := range r.Results {
 		s := of(res)
-		l.Points = append(l.Points, figure.Point{X: float64(res.Services), Y: s.Quantile(0.5).Seconds(), High: s.Quantile(0.95).Seconds()})
+		l.Points = append(l.Points, figure.Point{
+			X: float64(res.Services), Y: s.Quantile(0.5).Seconds(), High: s.Quantile(0.95).Seconds(),
+		})
 	}
 	return l
 }
@@ -64,18 +68,20 @@ func (r report) against(name string, c color.Color, of func(result) measure.Samp
 func (r report) answers() figure.Figure {
 	last := r.Results[len(r.Results)-1]
 	f := figure.Figure{
-		Name: "kube-answers", Title: "A Service is created beside " + measure.Thousands(last.Services) + " others", Legend: true,
-		X: seconds("time from the request"),
+		Name: "kube-answers", Title: "A Service is created beside " + measure.Thousands(last.Services) + " others",
+		Legend: true, X: seconds("time from the request"),
 		Y: figure.Axis{Label: "part of all events", Max: 1, Tick: figure.Percent},
 		Lines: []figure.Line{
 			figure.Distribution("first answer behind BIRD", figure.Blue, last.BIRD.Answer),
-			figure.Distribution("first answer behind FRR, which has an aggregate", figure.Purple, last.Aggregated.Answer),
+			figure.Distribution("first answer behind FRR, which has an aggregate", figure.Purple,
+				last.Aggregated.Answer),
 			figure.Distribution("first answer behind FRR", figure.Green, last.Created.Answer),
 			figure.Distribution("kube-proxy: in its node's kernel", figure.Vermilion, last.Created.Proxy),
 		},
 	}
 	if r.busy() {
-		f.Lines = append(f.Lines, figure.Distribution("first answer behind FRR, three busy nodes", figure.Orange, last.Busy.Created.Answer))
+		f.Lines = append(f.Lines, figure.Distribution("first answer behind FRR, three busy nodes", figure.Orange,
+			last.Busy.Created.Answer))
 	}
 	return f
 }
@@ -89,7 +95,8 @@ func (r report) fills() figure.Figure {
 	for _, p := range []struct {
 		name, process string
 		c             color.Color
-	}{{"speaker", speakerName, figure.Blue}, {"controller 1", controllerName(1), figure.Green}, {"controller 2", controllerName(2), figure.Purple}, {proxyName, proxyName, figure.Vermilion}} {
+	}{{"speaker", speakerName, figure.Blue}, {"controller 1", controllerName(1), figure.Green},
+		{"controller 2", controllerName(2), figure.Purple}, {proxyName, proxyName, figure.Vermilion}} {
 		l := r.spentEach(p.process, p.c)
 		l.Name = p.name
 		f.Lines = append(f.Lines, l)

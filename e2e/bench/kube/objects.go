@@ -39,7 +39,8 @@ func newService(name string) *corev1.Service {
 			Type: corev1.ServiceTypeLoadBalancer,
 			// A cluster has only 2,768 node ports, and the Service needs none.
 			AllocateLoadBalancerNodePorts: new(bool),
-			Ports:                         []corev1.ServicePort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: port}},
+			Ports: []corev1.ServicePort{{Name: "http", Protocol: corev1.ProtocolTCP,
+				Port: port}},
 		},
 	}
 }
@@ -69,14 +70,17 @@ func newSlice(service string, pods ...pod) *discoveryv1.EndpointSlice {
 			Labels: map[string]string{discoveryv1.LabelServiceName: service},
 		},
 		AddressType: discoveryv1.AddressTypeIPv4,
-		Ports:       []discoveryv1.EndpointPort{{Name: new("http"), Protocol: new(corev1.ProtocolTCP), Port: new(int32(podPort))}},
+		Ports: []discoveryv1.EndpointPort{{Name: new("http"), Protocol: new(corev1.ProtocolTCP),
+			Port: new(int32(podPort))}},
 	}
 	for i, p := range pods {
 		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{
 			Addresses:  []string{p.addr.String()},
 			NodeName:   &p.node,
 			Conditions: discoveryv1.EndpointConditions{Ready: new(true), Serving: new(true), Terminating: new(false)},
-			TargetRef:  &corev1.ObjectReference{Kind: "Pod", Namespace: namespace, Name: fmt.Sprintf("%s-%d", service, i)},
+			TargetRef: &corev1.ObjectReference{
+				Kind: "Pod", Namespace: namespace, Name: fmt.Sprintf("%s-%d", service, i),
+			},
 		})
 	}
 	return s

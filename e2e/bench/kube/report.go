@@ -23,7 +23,8 @@ type report struct {
 var document string
 
 func (r report) render() (string, error) {
-	return measure.Render(document, template.FuncMap{"row": r.row, "head": r.head, "names": r.names, "used": r.used, "busy": r.busy}, r)
+	return measure.Render(document, template.FuncMap{"row": r.row, "head": r.head, "names": r.names, "used": r.used,
+		"busy": r.busy}, r)
 }
 
 // head returns the head of a table with a column for each number of Services.

@@ -30,7 +30,8 @@ func (o *options) quicken() { o.sizes, o.repeats, o.idle = []int{10}, 2, time.Se
 // Flags adds the benchmark's flags and returns its run function.
 func Flags(set *flag.FlagSet, in *measure.Inputs) measure.Run {
 	o := options{sizes: []int{10, 1000, 5000}, idle: 10 * time.Second}
-	set.Func("sizes", "numbers of Services to measure with, smallest first (default 10,1000,5000)", func(v string) error { return parseSizes(v, &o.sizes) })
+	set.Func("sizes", "numbers of Services to measure with, smallest first (default 10,1000,5000)",
+		func(v string) error { return parseSizes(v, &o.sizes) })
 	set.IntVar(&o.repeats, "repeats", 20, "number of measurements of each event")
 	return o.steps().Run(in, &o.Inputs)
 }
@@ -69,7 +70,9 @@ func measureAll(ctx context.Context, o options) (r report, err error) {
 	if err != nil {
 		return r, err
 	}
-	l, err := kube.UpLab(ctx, kube.LabOptions{ID: fmt.Sprintf("b%d", os.Getpid()), Source: o.Source, Fanfare: o.Binary, Tools: tools})
+	l, err := kube.UpLab(ctx, kube.LabOptions{
+		ID: fmt.Sprintf("b%d", os.Getpid()), Source: o.Source, Fanfare: o.Binary, Tools: tools,
+	})
 	if err != nil {
 		return r, err
 	}
@@ -80,7 +83,8 @@ func measureAll(ctx context.Context, o options) (r report, err error) {
 	}
 	defer b.close()
 	r = report{Repeats: o.repeats, Began: time.Now()}
-	if r.Machine, err = measure.Describe(ctx, b.Binary, measure.Kubernetes(b.tools, "kube-apiserver"), measure.FRR, measure.BIRD, measure.NFT); err != nil {
+	if r.Machine, err = measure.Describe(ctx, b.Binary, measure.Kubernetes(b.tools, "kube-apiserver"), measure.FRR,
+		measure.BIRD, measure.NFT); err != nil {
 		return r, err
 	}
 	o.repeats += o.repeats % 2 // an even number moves the endpoint back

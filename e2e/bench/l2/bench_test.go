@@ -34,11 +34,13 @@ func TestBenchmarkMeasuresEverything(t *testing.T) {
 	}
 	for i, w := range failureKinds {
 		x := r.Results[i]
-		if len(x.Moved) != o.runs || len(x.Back) != o.runs || len(x.Answered) != o.runs || w.silent != (len(x.Noticed) == o.runs) || x.Sent == 0 || total(x.Losses.Sent) == 0 {
+		if len(x.Moved) != o.runs || len(x.Back) != o.runs || len(x.Answered) != o.runs ||
+			w.silent != (len(x.Noticed) == o.runs) || x.Sent == 0 || total(x.Losses.Sent) == 0 {
 			t.Errorf("%s: %+v", w.name, x)
 		}
 	}
-	if p := r.Pods; len(p.Noticed) != o.runs || len(p.Hurt) != o.runs || len(p.Back) != o.runs || p.Back[0] <= 0 || p.Sent == 0 {
+	if p := r.Pods; len(p.Noticed) != o.runs || len(p.Hurt) != o.runs || len(p.Back) != o.runs || p.Back[0] <= 0 ||
+		p.Sent == 0 {
 		t.Errorf("%+v", p)
 	}
 	if total(r.Rest.Spread) != o.addresses || r.Rest.RSS == 0 || r.Rest.PacketsWith == 0 {
@@ -56,19 +58,28 @@ func TestReportShowsNumbers(t *testing.T) {
 		}
 		return s
 	}
-	r := report{Runs: 3, Addresses: 1000, Created: []created{{"IPv4", ms(31, 33, 32), ms(41, 42, 43)}}, Results: []result{
-		{Name: "power", Silent: true, Noticed: ms(100, 300, 200), Moved: ms(110, 310, 210), Answered: ms(10, 20, 30), Back: ms(400, 500, 600), Sent: 3000, Lost: 2, Cut: 1, Late: 7},
-		{Name: "stopped", Moved: ms(1, 2, 3), Answered: ms(4), Back: ms(5), Sent: 10},
-		{Name: killed, Sent: 4000, Lost: 1}, {Name: frozen, Sent: 1234, Late: 2},
-	}, Pods: podLoss{Noticed: ms(300), Hurt: ms(301), Back: ms(900), Sent: 1500, Lost: 3, Late: 40}, Rest: rest{Without: 0.01, With: 0.012, PacketsWithout: 99.6, PacketsWith: 100.2, RSS: 5e7, Spread: []int{300, 350, 350}}}
+	r := report{Runs: 3, Addresses: 1000, Created: []created{{"IPv4", ms(31, 33, 32), ms(41, 42, 43)}},
+		Results: []result{
+			{Name: "power", Silent: true, Noticed: ms(100, 300, 200), Moved: ms(110, 310, 210),
+				Answered: ms(10, 20, 30), Back: ms(400, 500, 600), Sent: 3000, Lost: 2, Cut: 1, Late: 7},
+			{Name: "stopped", Moved: ms(1, 2, 3), Answered: ms(4), Back: ms(5), Sent: 10},
+			{Name: killed, Sent: 4000, Lost: 1}, {Name: frozen, Sent: 1234, Late: 2},
+		}, Pods: podLoss{Noticed: ms(300), Hurt: ms(301), Back: ms(900), Sent: 1500, Lost: 3, Late: 40},
+		Rest: rest{
+			Without: 0.01, With: 0.012, PacketsWithout: 99.6, PacketsWith: 100.2, RSS: 5e7,
+			Spread: []int{300, 350, 350},
+		}}
 	text, err := r.render()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
 		"| IPv4 | 31 ms / 32 ms / 33 ms | 41 ms / 42 ms / 43 ms |\n",
-		"| power | 100 ms / 200 ms / 300 ms | 110 ms / 210 ms / 310 ms | 10 ms / 20 ms / 30 ms | 400 ms / 500 ms / 600 ms | 2 of 3,000 | 1 | 7 |\n",
-		"| stopped | – | 1.0 ms / 2.0 ms / 3.0 ms | 4.0 ms / 4.0 ms / 4.0 ms |", "| 300 ms / 300 ms / 300 ms | 301 ms / 301 ms / 301 ms | 900 ms / 900 ms / 900 ms | 3 of 1,500 | 40 |\n", "| part of a core, all speakers | 1.0 % | 1.2 % |", "| 100 | 100 |", "holds 50 MB", "300, 350, 350",
+		"| power | 100 ms / 200 ms / 300 ms | 110 ms / 210 ms / 310 ms | 10 ms / 20 ms / 30 ms | 400 ms / 500 ms / " +
+			"600 ms | 2 of 3,000 | 1 | 7 |\n",
+		"| stopped | – | 1.0 ms / 2.0 ms / 3.0 ms | 4.0 ms / 4.0 ms / 4.0 ms |",
+		"| 300 ms / 300 ms / 300 ms | 301 ms / 301 ms / 301 ms | 900 ms / 900 ms / 900 ms | 3 of 1,500 | 40 |\n",
+		"| part of a core, all speakers | 1.0 % | 1.2 % |", "| 100 | 100 |", "holds 50 MB", "300, 350, 350",
 		"continues to forward: requests lost,\nof all: 1 of 5,234; answered late: 2.",
 	} {
 		if !strings.Contains(text, want) {
@@ -81,7 +92,10 @@ func TestReportShowsNumbers(t *testing.T) {
 func TestFigures(t *testing.T) {
 	s := measure.Sample{time.Millisecond, 2 * time.Millisecond}
 	losses := lab.Timeline{Interval: interval, Sent: []int{0, 10, 10}, Lost: []int{0, 1, 0}, Late: []int{0, 4, 0}}
-	r := report{Created: []created{{"IPv4", s, s}}, Results: []result{{Name: "power", Moved: s, Answered: s, Losses: losses}, {Name: "stopped", Moved: s, Answered: s, Losses: losses}}}
+	r := report{
+		Created: []created{{"IPv4", s, s}}, Results: []result{{Name: "power", Moved: s, Answered: s, Losses: losses},
+			{Name: "stopped", Moved: s, Answered: s, Losses: losses}},
+	}
 	all := r.figures()
 	for _, f := range all {
 		svg, err := f.SVG()

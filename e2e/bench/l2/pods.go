@@ -62,7 +62,8 @@ func losePod(ctx context.Context, l *lab.Lab, node string, vip netip.Addr, r *po
 	if err := l.PowerOff(ctx, node); err != nil {
 		return err
 	}
-	err := lab.Await(ctx, lab.Settle, node+" to be detected dead", func() error { _, err := l.DetectedDead(node, gone); return err })
+	err := lab.Await(ctx, lab.Settle, node+" to be detected dead",
+		func() error { _, err := l.DetectedDead(node, gone); return err })
 	if err != nil {
 		return err
 	}

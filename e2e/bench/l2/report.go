@@ -31,7 +31,9 @@ func (r report) render() (string, error) {
 	return measure.Render(document, template.FuncMap{
 		"range3":  threeOf,
 		"percent": func(core float64) string { return fmt.Sprintf("%.1f %%", 100*core) },
-		"spread":  func(list []int) string { return strings.Trim(strings.ReplaceAll(fmt.Sprint(list), " ", ", "), "[]") },
+		"spread": func(list []int) string {
+			return strings.Trim(strings.ReplaceAll(fmt.Sprint(list), " ", ", "), "[]")
+		},
 	}, r)
 }
 
@@ -50,7 +52,8 @@ func threeOf(s measure.Sample) string {
 	if len(s) == 0 {
 		return "–"
 	}
-	return fmt.Sprintf("%s / %s / %s", measure.Pretty(s.Quantile(0)), measure.Pretty(s.Quantile(0.5)), measure.Pretty(s.Quantile(1)))
+	return fmt.Sprintf("%s / %s / %s", measure.Pretty(s.Quantile(0)), measure.Pretty(s.Quantile(0.5)),
+		measure.Pretty(s.Quantile(1)))
 }
 
 // Accessors for the template.

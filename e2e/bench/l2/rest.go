@@ -45,7 +45,9 @@ func atRest(ctx context.Context, l *lab.Lab, o options) (r rest, err error) {
 	var services []lab.Service
 	addr := netip.MustParseAddr("10.99.0.1")
 	for n := range o.addresses {
-		services = append(services, lab.Service{Name: fmt.Sprintf("many%04d", n), Ask: []netip.Addr{addr}, Endpoints: lab.At("p11", "p21", "p31")})
+		services = append(services, lab.Service{
+			Name: fmt.Sprintf("many%04d", n), Ask: []netip.Addr{addr}, Endpoints: lab.At("p11", "p21", "p31"),
+		})
 		addr = addr.Next()
 	}
 	if err := l.Cluster.Put(services...); err != nil {

@@ -22,7 +22,6 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
-
 	"github.com/fanfare-lb/fanfare/e2e/bench/measure"
 	"github.com/fanfare-lb/fanfare/e2e/kube"
 )
@@ -98,10 +97,12 @@ func (a *api) fill(ctx context.Context, first, end, endpoints int) error {
 // create creates a Service by the API server.
 func (a *api) create(ctx context.Context, n, endpoints int) error {
 	o := objects{slice: newSlice(n, podsOf(n, endpoints)), service: newService(n), clusterIP: &networkingv1.IPAddress{}}
-	if err := a.discovery.Post().Namespace(namespace).Resource("endpointslices").Body(o.slice).Do(ctx).Into(o.slice); err != nil {
+	if err := a.discovery.Post().Namespace(namespace).Resource("endpointslices").Body(o.slice).Do(ctx).Into(
+		o.slice); err != nil {
 		return err
 	}
-	if err := a.core.Post().Namespace(namespace).Resource("services").Body(o.service).Do(ctx).Into(o.service); err != nil {
+	if err := a.core.Post().Namespace(namespace).Resource("services").Body(o.service).Do(ctx).Into(o.service); err !=
+		nil {
 		return err
 	}
 	addr, err := netip.ParseAddr(o.service.Spec.ClusterIP)
@@ -117,7 +118,8 @@ func (a *api) create(ctx context.Context, n, endpoints int) error {
 	}
 	o.service.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: vip(n).String()}}
 	a.models[n] = o
-	return a.core.Put().Namespace(namespace).Resource("services").Name(o.service.Name).SubResource("status").Body(o.service).Do(ctx).Into(o.service)
+	return a.core.Put().Namespace(namespace).Resource("services").Name(o.service.Name).SubResource("status").Body(
+		o.service).Do(ctx).Into(o.service)
 }
 
 // claim claims a Service's address, as the controller does.
@@ -132,8 +134,10 @@ func (a *api) claim(ctx context.Context, s *corev1.Service, n int) (*v1alpha1.Ad
 		return nil, err
 	}
 	// Custom resources have no protobuf encoding.
-	text, err = a.core.Post().AbsPath("/apis", v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version, "addressclaims").
-		SetHeader("Content-Type", runtime.ContentTypeJSON).SetHeader("Accept", runtime.ContentTypeJSON).Body(text).Do(ctx).Raw()
+	text, err = a.core.Post().AbsPath("/apis", v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version,
+		"addressclaims").
+		SetHeader("Content-Type", runtime.ContentTypeJSON).SetHeader("Accept",
+		runtime.ContentTypeJSON).Body(text).Do(ctx).Raw()
 	if err != nil {
 		return nil, err
 	}
@@ -179,7 +183,8 @@ func (o objects) stored() ([]kube.Stored, error) {
 	o.slice.SetGroupVersionKind(discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"))
 	o.service.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Service"))
 	claim, err := json.Marshal(o.claim)
-	all := []kube.Stored{{Key: "/registry/" + v1alpha1.GroupVersion.Group + "/addressclaims/" + o.claim.Name, Value: claim}}
+	all := []kube.Stored{{Key: "/registry/" + v1alpha1.GroupVersion.Group + "/addressclaims/" + o.claim.Name,
+		Value: claim}}
 	for _, own := range []struct {
 		key    string
 		object runtime.Object
@@ -205,7 +210,8 @@ func (a *api) awaitCaches(ctx context.Context) error {
 	defer cancel()
 	for _, r := range []*rest.Request{
 		a.core.Get().Resource("services"), a.discovery.Get().Resource("endpointslices"),
-		a.core.Get().AbsPath("/apis", v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version, "addressclaims").SetHeader("Accept", runtime.ContentTypeJSON),
+		a.core.Get().AbsPath("/apis", v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version,
+			"addressclaims").SetHeader("Accept", runtime.ContentTypeJSON),
 	} {
 		events, err := r.Param("watch", "true").Param("resourceVersion", "0").Stream(ctx)
 		if err != nil {

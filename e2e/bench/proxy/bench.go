@@ -35,7 +35,8 @@ type bench struct {
 // programs returns the measured programs. The first one is the reference for the others.
 func programs() []*program {
 	return []*program{
-		fanfare(rulesName, "--proxy-mode", "nftables"), withLegacyIptables(fanfare("Fanfare iptables", "--proxy-mode", "iptables")),
+		fanfare(rulesName, "--proxy-mode", "nftables"),
+		withLegacyIptables(fanfare("Fanfare iptables", "--proxy-mode", "iptables")),
 		kubeProxy(kube.NFTables), withLegacyIptables(kubeProxy(kube.IPTables)),
 	}
 }
@@ -119,12 +120,14 @@ func (b *bench) one(ctx context.Context) error {
 	}
 	plain.hasRequests = true
 	for _, ref := range []struct{ name, rules string }{{againName, ""}, {trackName, trackOnly}} {
-		if _, err := b.lane(ctx, ref.name, 0, direct, func(n *node) error { return b.rules(ctx, n, ref.rules) }); err != nil {
+		if _, err := b.lane(ctx, ref.name, 0, direct,
+			func(n *node) error { return b.rules(ctx, n, ref.rules) }); err != nil {
 			return err
 		}
 	}
 	vips := b.vips(1)
-	_, err = b.lane(ctx, ruleName, 1, vips, func(n *node) error { return n.nft(ctx, oneRule(vip(0), podsOf(0, b.endpoints))) })
+	_, err = b.lane(ctx, ruleName, 1, vips,
+		func(n *node) error { return n.nft(ctx, oneRule(vip(0), podsOf(0, b.endpoints))) })
 	if err != nil {
 		return err
 	}
@@ -178,7 +181,8 @@ func (b *bench) proxies(ctx context.Context, services int, write func(*program, 
 		m := &lane{laneResult: laneResult{Name: p.name + maskedTo, Size: services}, node: l.node, tcp: masked.tcp}
 		if !p.ours {
 			b.lanes = append(b.lanes, m)
-		} else if m, err = b.lane(ctx, m.Name, services, masked, func(n *node) error { return b.writeRules(ctx, p, n, away, services) }); err != nil {
+		} else if m, err = b.lane(ctx, m.Name, services, masked,
+			func(n *node) error { return b.writeRules(ctx, p, n, away, services) }); err != nil {
 			return fmt.Errorf("%s: %w", p.name, err)
 		}
 		l.hasRequests, m.hasRequests = true, true
@@ -214,7 +218,8 @@ func (b *bench) fast(ctx context.Context, services int) error {
 }
 
 // lane adds a lane with its own node, which prepare sets up.
-func (b *bench) lane(ctx context.Context, name string, services int, to destinations, prepare func(*node) error) (*lane, error) {
+func (b *bench) lane(ctx context.Context, name string, services int, to destinations,
+	prepare func(*node) error) (*lane, error) {
 	n, err := b.node(ctx, fmt.Sprint("node", len(b.nodes)+1))
 	if err != nil {
 		return nil, err
@@ -240,7 +245,8 @@ func (b *bench) vips(services int) destinations {
 }
 
 func (b *bench) clusterIPs(services int) destinations {
-	return b.interleave(each(services, servicePort, func(n int) []netip.Addr { return []netip.Addr{b.api.clusterIPs[n]} }))
+	return b.interleave(each(services, servicePort,
+		func(n int) []netip.Addr { return []netip.Addr{b.api.clusterIPs[n]} }))
 }
 
 // interleave separates neighbours, in the same way at every run.

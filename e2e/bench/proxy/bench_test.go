@@ -82,7 +82,10 @@ func TestBenchmarkMeasuresEverything(t *testing.T) {
 // report.golden.md is the page for given numbers.
 func TestReportShowsNumbers(t *testing.T) {
 	plain := func(size int, factor rate) laneResult {
-		return laneResult{Name: plainName, Size: size, Connections: []rate{20000, 22000, 21000}, Requests: []rate{10000, 10100, 9900}, Datagrams: []rate{200000 * factor, 210000, 190000}}
+		return laneResult{
+			Name: plainName, Size: size, Connections: []rate{20000, 22000, 21000}, Requests: []rate{10000, 10100, 9900},
+			Datagrams: []rate{200000 * factor, 210000, 190000},
+		}
 	}
 	one, many := plain(0, 1), plain(10000, 1)
 	slower := func(base laneResult, size int, name string, part rate) laneResult {
@@ -99,7 +102,8 @@ func TestReportShowsNumbers(t *testing.T) {
 		size := max(1, base.Size)
 		masked := slower(base, size, "Fanfare nftables"+maskedTo, 0.9)
 		masked.Datagrams = nil
-		lanes = append(lanes, slower(base, size, "Fanfare nftables", 0.93-0.04*rate(size/10000)), slower(base, size, fastName, 0.97), masked, slower(base, size, "kube-proxy iptables", 0.5))
+		lanes = append(lanes, slower(base, size, "Fanfare nftables", 0.93-0.04*rate(size/10000)),
+			slower(base, size, fastName, 0.97), masked, slower(base, size, "kube-proxy iptables", 0.5))
 	}
 	lanes[len(lanes)-4].Connections[0] *= 0.9
 	ms := func(all ...float64) (s measure.Sample) {
@@ -110,15 +114,22 @@ func TestReportShowsNumbers(t *testing.T) {
 	}
 	text, err := report{
 		Began: time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC), Took: 17*time.Minute + time.Second,
-		Machine:  measure.Machine{Cores: 2, CPU: "a CPU", Kernel: "6.18", System: "a system", Load: "0.10", Go: "go1.26", Fanfare: "devel", Kubernetes: "v1.36.0", NFT: "nftables v1", IPTables: "iptables v1"},
+		Machine: measure.Machine{
+			Cores: 2, CPU: "a CPU", Kernel: "6.18", System: "a system", Load: "0.10", Go: "go1.26", Fanfare: "devel",
+			Kubernetes: "v1.36.0", NFT: "nftables v1", IPTables: "iptables v1",
+		},
 		Services: 10000, Endpoints: 10, Rounds: rounds{3, 300 * time.Millisecond}, Lanes: lanes,
 		Trials: []trial{
-			{"Fanfare nftables", 2 * time.Second, time.Second, ms(5, 6, 7), ms(4, 4, 4), measure.Usage{RSS: 90e6, Peak: 100e6}, 50e6},
-			{"kube-proxy nftables", 200 * time.Second, 190 * time.Second, ms(5000), ms(4), measure.Usage{RSS: 900e6, Peak: 1000e6}, 500e6},
+			{"Fanfare nftables", 2 * time.Second, time.Second, ms(5, 6, 7), ms(4, 4, 4),
+				measure.Usage{RSS: 90e6, Peak: 100e6}, 50e6},
+			{"kube-proxy nftables", 200 * time.Second, 190 * time.Second, ms(5000), ms(4),
+				measure.Usage{RSS: 900e6, Peak: 1000e6}, 500e6},
 		},
 		LoadOnly: loadOnly{50_000, []trial{
-			{Program: "Fanfare nftables", Loaded: 9 * time.Second, Changes: ms(5, 6, 7), Usage: measure.Usage{RSS: 340e6, Peak: 350e6}},
-			{Program: "kube-proxy nftables", Loaded: 400 * time.Second, Changes: ms(2000), Usage: measure.Usage{RSS: 1500e6, Peak: 1600e6}},
+			{Program: "Fanfare nftables", Loaded: 9 * time.Second, Changes: ms(5, 6, 7),
+				Usage: measure.Usage{RSS: 340e6, Peak: 350e6}},
+			{Program: "kube-proxy nftables", Loaded: 400 * time.Second, Changes: ms(2000),
+				Usage: measure.Usage{RSS: 1500e6, Peak: 1600e6}},
 		}},
 		Set: setTrial{Loads: ms(900, 1000, 1100), Changes: ms(0.08, 0.09, 0.3), Counts: ms(0.2, 0.3)},
 	}.render()
@@ -146,7 +157,8 @@ func TestTargets(t *testing.T) {
 		l := laneResult{Name: rulesName, Size: 1, Connections: []rate{c}, Datagrams: []rate{d}}
 		fast := laneResult{Name: fastName, Size: 1, Connections: []rate{d}, Datagrams: []rate{c}}
 		var verdicts []string
-		for _, x := range (report{Services: 10, Lanes: []laneResult{base, l, fast}, Set: setTrial{Changes: measure.Sample{p99}}}).Targets() {
+		for _, x := range (report{Services: 10, Lanes: []laneResult{base, l, fast},
+			Set: setTrial{Changes: measure.Sample{p99}}}).Targets() {
 			verdicts = append(verdicts, x.Verdict)
 		}
 		return strings.Join(verdicts, " ")
@@ -233,7 +245,8 @@ func TestStrideVisitsAll(t *testing.T) {
 }
 
 func TestSNMPCounter(t *testing.T) {
-	const text = "Ip: Forwarding\nIp: 1\nUdp: InDatagrams NoPorts RcvbufErrors\nUdp: 12 3 45\nUdpLite: RcvbufErrors\nUdpLite: 7\n"
+	const text = "Ip: Forwarding\nIp: 1\nUdp: InDatagrams NoPorts RcvbufErrors\nUdp: 12 3 45\nUdpLite: " +
+		"RcvbufErrors\nUdpLite: 7\n"
 	if n, err := snmp(text, "Udp", "RcvbufErrors"); n != 45 || err != nil {
 		t.Errorf("%d, %v", n, err)
 	}

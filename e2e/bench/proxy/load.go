@@ -133,7 +133,8 @@ func (b *bench) changeTo(ctx context.Context, r *process, n int, pods []netip.Ad
 // watch returns a function that waits until the rules lead to a pod, and returns when they
 // did: the time of the kernel's notification or, if the kernel sends none, of the change in
 // the program's metrics.
-func (p *process) watch(ctx context.Context, pod netip.Addr) (awaitRules func(context.Context) (time.Time, error), err error) {
+func (p *process) watch(ctx context.Context,
+	pod netip.Addr) (awaitRules func(context.Context) (time.Time, error), err error) {
 	if !p.noEvents {
 		watch, err := measure.WatchTable(p.on.Namespace, pod.AsSlice())
 		if err != nil {

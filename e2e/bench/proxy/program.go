@@ -49,7 +49,8 @@ func fanfare(name string, flags ...string) *program {
 		name: name, ours: true,
 		args: func(b *bench, nodeName, base string) ([]string, error) {
 			kubeconfig := base + ".kubeconfig"
-			args := []string{b.Binary, "speaker", "--kubeconfig", kubeconfig, "--node-name", nodeName, "--run-dir", base + "-run"}
+			args := []string{b.Binary, "speaker", "--kubeconfig", kubeconfig, "--node-name", nodeName, "--run-dir",
+				base + "-run"}
 			return append(args, flags...), b.control.WriteSpeakerKubeconfig(kubeconfig, nodeName)
 		},
 		dial: func(ctx context.Context, p *process) (net.Conn, error) {
@@ -71,7 +72,8 @@ func withFastPath() *program {
 		dir := base + "-bpf"
 		args, err := plain(b, nodeName, base)
 		mount := []string{"sh", "-c", `mount -t bpf bpf "$0" && exec "$@"`, dir}
-		return slices.Concat(mount, args, []string{"--fast-path-dir", filepath.Join(dir, "fanfare")}), errors.Join(err, os.Mkdir(dir, 0o755))
+		return slices.Concat(mount, args, []string{"--fast-path-dir", filepath.Join(dir, "fanfare")}),
+			errors.Join(err, os.Mkdir(dir, 0o755))
 	}
 	p.ownMounts = true
 	p.loaded = func(m map[string]float64, services int) bool {
@@ -100,8 +102,9 @@ iptables: {minSyncPeriod: 1ms}
 // ones take a time that grows with the square of the number of chains: kube-proxy would
 // load for minutes instead of seconds.
 var legacy = map[string]string{
-	"iptables": "iptables-legacy", "iptables-save": "iptables-legacy-save", "iptables-restore": "iptables-legacy-restore",
-	"ip6tables": "ip6tables-legacy", "ip6tables-save": "ip6tables-legacy-save", "ip6tables-restore": "ip6tables-legacy-restore",
+	"iptables": "iptables-legacy", "iptables-save": "iptables-legacy-save",
+	"iptables-restore": "iptables-legacy-restore", "ip6tables": "ip6tables-legacy",
+	"ip6tables-save": "ip6tables-legacy-save", "ip6tables-restore": "ip6tables-legacy-restore",
 }
 
 // withLegacyIptables puts those programs first in the PATH of a program.
@@ -142,8 +145,10 @@ func kubeProxy(mode kube.ProxyMode) *program {
 		loaded: func(m map[string]float64, _ int) bool {
 			// Each address family has a writer, which takes the pending changes when it starts and
 			// sets the timestamp when it has finished. The metrics of both are added up.
-			pending := m["kubeproxy_sync_proxy_rules_endpoint_changes_pending"] + m["kubeproxy_sync_proxy_rules_service_changes_pending"]
-			return m["kubeproxy_sync_proxy_rules_last_timestamp_seconds"] > 1.5*float64(time.Now().Unix()) && pending == 0
+			pending := m["kubeproxy_sync_proxy_rules_endpoint_changes_pending"] +
+				m["kubeproxy_sync_proxy_rules_service_changes_pending"]
+			return m["kubeproxy_sync_proxy_rules_last_timestamp_seconds"] > 1.5*float64(time.Now().Unix()) &&
+				pending == 0
 		},
 		lastWrite: func(m map[string]float64) float64 { return m["kubeproxy_sync_proxy_rules_last_timestamp_seconds"] },
 		writeTime: "kubeproxy_sync_proxy_rules_duration_seconds_sum",

@@ -17,9 +17,11 @@ func Flags(set *flag.FlagSet, in *measure.Inputs) measure.Run {
 	set.IntVar(&o.services, "services", 10_000, "number of Services, besides one")
 	// More endpoints of 10,000 Services exceed what Fanfare's iptables mode accepts in total.
 	set.IntVar(&o.endpoints, "endpoints", 7, "number of endpoints of each Service")
-	set.IntVar(&o.loadServices, "load-services", 50_000, "number of Services with one endpoint each, which are only loaded and changed")
+	set.IntVar(&o.loadServices, "load-services", 50_000,
+		"number of Services with one endpoint each, which are only loaded and changed")
 	set.IntVar(&o.repeats, "repeats", 50, "number of changed endpoints for each program")
-	set.DurationVar(&o.calm, "calm", 750*time.Millisecond, "minimum time between two changes; the maximum is twice that")
+	set.DurationVar(&o.calm, "calm", 750*time.Millisecond,
+		"minimum time between two changes; the maximum is twice that")
 	set.IntVar(&o.sets, "sets", 2000, "number of changed endpoints for measuring Set")
 	set.IntVar(&o.rounds.Count, "rounds", 15, "number of measurements of each lane")
 	set.DurationVar(&o.rounds.Span, "span", 300*time.Millisecond, "duration of each measurement")
@@ -55,7 +57,8 @@ func measureAll(ctx context.Context, o options) (r report, err error) {
 		return r, err
 	}
 	r = report{Began: time.Now(), Services: o.services, Endpoints: o.endpoints, Rounds: o.rounds}
-	if r.Machine, err = measure.Describe(ctx, b.Binary, measure.Kubernetes(tools, "kube-proxy"), measure.NFT, iptables); err != nil {
+	if r.Machine, err = measure.Describe(ctx, b.Binary, measure.Kubernetes(tools, "kube-proxy"), measure.NFT,
+		iptables); err != nil {
 		return r, err
 	}
 	if err := b.run(ctx); err != nil {

@@ -113,7 +113,9 @@ func newSlice(n int, pods []netip.Addr) *discoveryv1.EndpointSlice {
 		AddressType: discoveryv1.AddressTypeIPv4,
 	}
 	for _, p := range protocols(n) {
-		s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: new(portName(p)), Protocol: &p, Port: new(int32(podPort))})
+		s.Ports = append(s.Ports, discoveryv1.EndpointPort{
+			Name: new(portName(p)), Protocol: &p, Port: new(int32(podPort)),
+		})
 	}
 	for _, a := range pods {
 		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{

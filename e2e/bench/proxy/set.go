@@ -134,7 +134,10 @@ func (j setJob) state() proxy.State {
 	for n := range j.Services {
 		vips = append(vips, setVIP(n, podsOf(n, j.Endpoints)))
 	}
-	return proxy.State{Node: home, Owned: []netip.Prefix{netip.MustParsePrefix("198.18.0.0/15")}, VIPs: sortedset.SetOf(vips, proxy.CompareVIPs)}
+	return proxy.State{
+		Node: home, Owned: []netip.Prefix{netip.MustParsePrefix("198.18.0.0/15")},
+		VIPs: sortedset.SetOf(vips, proxy.CompareVIPs),
+	}
 }
 
 func setVIP(n int, pods []netip.Addr) *proxy.VIP {
@@ -150,7 +153,9 @@ func setVIP(n int, pods []netip.Addr) *proxy.VIP {
 		if portName(p) == "udp" {
 			number = proxy.UDP
 		}
-		v.Frontends = append(v.Frontends, proxy.Frontend{Protocol: number, Port: servicePort, External: external, Internal: internal})
+		v.Frontends = append(v.Frontends, proxy.Frontend{
+			Protocol: number, Port: servicePort, External: external, Internal: internal,
+		})
 	}
 	return v
 }

@@ -191,7 +191,8 @@ type rate float64
 
 // connections opens one TCP connection after the other and returns the number per second. A
 // failed connection is an error.
-func connections(place *lab.Namespace, to []netip.AddrPort, span time.Duration, use func(fd int) error) (r rate, err error) {
+func connections(place *lab.Namespace, to []netip.AddrPort, span time.Duration,
+	use func(fd int) error) (r rate, err error) {
 	targets := sockaddrs(to)
 	err = place.Do(func() error {
 		defer pin(clientCPU)()
@@ -240,7 +241,8 @@ const flowCount = 64
 
 // datagrams sends small datagrams in a number of flows in turn, and returns the number per
 // second that reached the server.
-func datagrams(ctx context.Context, place *lab.Namespace, s *server, to []netip.AddrPort, span time.Duration) (r rate, err error) {
+func datagrams(ctx context.Context, place *lab.Namespace, s *server, to []netip.AddrPort,
+	span time.Duration) (r rate, err error) {
 	before, err := s.arrived()
 	if err != nil {
 		return 0, err

@@ -148,7 +148,8 @@ func (n *node) prefix(network string) string { return n.addr(network, 0) + "/24"
 
 func (n *node) link(ctx context.Context, to *lab.Namespace, network, name string) error {
 	there := "node" + strconv.Itoa(int(n.index))
-	if _, err := n.Run(ctx, "ip", "link", "add", name, "type", "veth", "peer", "name", there, "netns", to.Name); err != nil {
+	if _, err := n.Run(ctx, "ip", "link", "add", name, "type", "veth", "peer", "name", there, "netns",
+		to.Name); err != nil {
 		return err
 	}
 	for _, end := range []struct {

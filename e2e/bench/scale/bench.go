@@ -91,7 +91,8 @@ func measureOne(ctx context.Context, o options, tools string, s size, k kind) (p
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, b.close()) }()
-	b.cluster, err = kube.StartIn(ctx, nil, tools, filepath.Join(b.dir, "control-plane"), netip.MustParseAddr("127.0.0.1"))
+	b.cluster, err = kube.StartIn(ctx, nil, tools, filepath.Join(b.dir, "control-plane"),
+		netip.MustParseAddr("127.0.0.1"))
 	if err != nil {
 		return nil, err
 	}
@@ -108,7 +109,10 @@ func (b *bench) maker(k kind) func(int) client {
 		if k == proxies {
 			return &hollowProxy{node: nodeName(i), config: b.proxyConfig, traffic: b.traffic}
 		}
-		return &hollowSpeaker{node: nodeName(i), config: b.cluster.SpeakerConfig(nodeName(i)), traffic: b.traffic, keyFile: b.keyFile(), runs: b.fleet.runs}
+		return &hollowSpeaker{
+			node: nodeName(i), config: b.cluster.SpeakerConfig(nodeName(i)), traffic: b.traffic, keyFile: b.keyFile(),
+			runs: b.fleet.runs,
+		}
 	}
 }
 

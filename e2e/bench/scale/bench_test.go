@@ -38,8 +38,8 @@ func TestBenchmarkMeasuresEverything(t *testing.T) {
 				t.Errorf("%s, %s: %+v", k, name, p)
 			}
 		}
-		// A thread that runs for less than 10 ms may have no sample, and in one quick phase all threads may: so samples are
-		// asked of all phases together.
+		// A thread that runs for less than 10 ms may have no sample, and in one quick phase all threads may: so samples
+		// are asked of all phases together.
 		samples := 0
 		for _, name := range []string{start, endpointChanges, restart, nodeDies, tenthDies, created, upgrade} {
 			p, _ := r.find(r.Large, k, name)
@@ -79,12 +79,14 @@ func TestReport(t *testing.T) {
 		verdict string
 	}{
 		{0, 5 * time.Second, false, "In no phase do speakers cost the API server more CPU time"},
-		{3, 4 * time.Second, true, "Speakers cost the API server more CPU time than kube-proxies in these phases: *idle*."},
+		{3, 4 * time.Second, true, "Speakers cost the API server more CPU time than kube-proxies in " +
+			"these phases: *idle*."},
 	} {
 		r := o.newReport()
 		for i, s := range o.sizes {
 			r.Runs = append(r.Runs,
-				run{s, speakers, []phase{{Name: idle, Took: 10 * time.Second, CPU: 5 * time.Second, Sent: 200, Count: Counts{FalseDeaths: tt.deaths, Writes: int64(10 + 30*i), Received: 3e6}}}},
+				run{s, speakers, []phase{{Name: idle, Took: 10 * time.Second, CPU: 5 * time.Second, Sent: 200,
+					Count: Counts{FalseDeaths: tt.deaths, Writes: int64(10 + 30*i), Received: 3e6}}}},
 				run{s, proxies, []phase{{Name: idle, Took: 10 * time.Second, CPU: tt.cpu, Clients: time.Second}}})
 		}
 		text, err := r.render()
@@ -95,7 +97,8 @@ func TestReport(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, want := range []string{"## 200 speakers, 2,000 Services", "| idle | 10.0 s | 0 | 0 | 0 | 40 | 3.0 | 200 | 5.0 s | 0.0 s |"} {
+		for _, want := range []string{"## 200 speakers, 2,000 Services",
+			"| idle | 10.0 s | 0 | 0 | 0 | 40 | 3.0 | 200 | 5.0 s | 0.0 s |"} {
 			if phases := string(further[0].Content); !strings.Contains(phases, want) {
 				t.Errorf("no %q in\n%s", want, phases)
 			}
@@ -109,8 +112,10 @@ func TestReport(t *testing.T) {
 				t.Errorf("no %q in\n%s", want, text)
 			}
 		}
-		if got := strings.Contains(text, "because the machine was too busy, in *idle* with 50 nodes (3 times), *idle* with 200 nodes (3 times)."); got != tt.busy {
-			t.Errorf("%d false deaths while idle: the report says that the machine was too busy: %t, want %t\n%s", tt.deaths, got, tt.busy, text)
+		if got := strings.Contains(text, "because the machine was too busy, in *idle* with 50 nodes (3 times), "+
+			"*idle* with 200 nodes (3 times)."); got != tt.busy {
+			t.Errorf("%d false deaths while idle: the report says that the machine was too busy: %t, want %t\n%s",
+				tt.deaths, got, tt.busy, text)
 		}
 	}
 }
@@ -129,7 +134,11 @@ func TestOptionsOutOfRange(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, spoil := range []func(*options){
-		func(o *options) { *o = options{} }, func(o *options) { o.large = 5 }, func(o *options) { o.large = 500 }, func(o *options) { o.create = 0 }, func(o *options) { o.idle = 0 },
+		func(o *options) {
+			*o = options{}
+		}, func(o *options) {
+			o.large = 5
+		}, func(o *options) { o.large = 500 }, func(o *options) { o.create = 0 }, func(o *options) { o.idle = 0 },
 	} {
 		o := good
 		if spoil(&o); o.check() == nil {

@@ -44,7 +44,9 @@ type fleet struct {
 
 func (f *fleet) start(ctx context.Context, node int) {
 	ctx, stop := context.WithCancel(ctx)
-	r := &running{client: f.make(node), stop: stop, since: time.Now(), leaves: new(atomic.Bool), done: make(chan struct{})}
+	r := &running{
+		client: f.make(node), stop: stop, since: time.Now(), leaves: new(atomic.Bool), done: make(chan struct{}),
+	}
 	f.mu.Lock()
 	f.all[node] = r
 	f.mu.Unlock()

@@ -11,7 +11,8 @@ type load struct{ Requests, Writes, Events, MB, CPU float64 }
 
 // loadOf is the load of a phase.
 func loadOf(p phase) load {
-	return load{float64(p.Count.Requests()), float64(p.Count.Writes), p.Sent, float64(p.Count.Received) / 1e6, p.CPU.Seconds()}
+	return load{float64(p.Count.Requests()), float64(p.Count.Writes), p.Sent, float64(p.Count.Received) / 1e6,
+		p.CPU.Seconds()}
 }
 
 // combine applies f to each number of two loads.
@@ -45,8 +46,8 @@ func extend(n, small, large int, a, b float64) float64 {
 // repeats is how closely a measurement of CPU time is assumed to repeat itself.
 const repeats = 0.05
 
-// Model predicts all phases that were measured with both kinds of clients at both sizes. It is empty if the larger cluster
-// has less than twice the nodes: from sizes so close to each other, it would predict mostly noise.
+// Model predicts all phases that were measured with both kinds of clients at both sizes. It is empty if the larger
+// cluster has less than twice the nodes: from sizes so close to each other, it would predict mostly noise.
 func (r report) Model() (all []comparison) {
 	if r.Large.Nodes < 2*r.Small.Nodes {
 		return nil

@@ -15,8 +15,11 @@ func TestPredict(t *testing.T) {
 		want       float64 // at 1,000 nodes
 	}{
 		{"a cost of each node", constant, func(n int) float64 { return 7 + 3*float64(n) }, 3007},
-		{"each node receives all objects", constant, func(n int) float64 { return 7 + 3*float64(n) + 2*float64(n*n) }, 2_003_007},
-		{"the base grows", func(n int) float64 { return 5 * float64(n) }, func(n int) float64 { return 6 * float64(n) }, 6000},
+		{"each node receives all objects", constant, func(n int) float64 { return 7 + 3*float64(n) + 2*float64(n*n) },
+			2_003_007},
+		{"the base grows", func(n int) float64 {
+			return 5 * float64(n)
+		}, func(n int) float64 { return 6 * float64(n) }, 6000},
 		{"no clients are needed", constant, constant, 7},
 		{"a cost that does not grow counts for each node", constant, func(int) float64 { return 27 }, 7 + 20*1000/200},
 		{"less than without clients is noise", constant, func(int) float64 { return 6 }, 7},
@@ -39,12 +42,14 @@ func TestModel(t *testing.T) {
 	for _, s := range []size{r.Small, r.Large} {
 		r.Runs = append(r.Runs,
 			run{s, none, []phase{{Name: idle, CPU: 4 * time.Second}}},
-			run{s, speakers, []phase{{Name: start, Count: Counts{Lists: int64(8 * s.Nodes)}}, {Name: idle, CPU: 4*time.Second + time.Duration(s.Nodes)*10*time.Millisecond}}},
+			run{s, speakers, []phase{{Name: start, Count: Counts{Lists: int64(8 * s.Nodes)}},
+				{Name: idle, CPU: 4*time.Second + time.Duration(s.Nodes)*10*time.Millisecond}}},
 			run{s, proxies, []phase{{Name: start, Count: Counts{Lists: int64(4 * s.Nodes)}}}},
 		)
 	}
 	got := r.Model()
-	if len(got) != 1 || got[0].Phase != start || math.Round(got[0].Speakers.Requests) != 8000 || math.Round(got[0].Proxies.Requests) != 4000 {
+	if len(got) != 1 || got[0].Phase != start || math.Round(got[0].Speakers.Requests) != 8000 ||
+		math.Round(got[0].Proxies.Requests) != 4000 {
 		t.Errorf("%+v: want %q with 8000 and 4000 requests, and no phase that kube-proxies lack", got, start)
 	}
 	if l, ok := r.predicted(speakers, idle); !ok || math.Abs(l.CPU-14) > 1e-9 {

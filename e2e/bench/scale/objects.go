@@ -43,12 +43,19 @@ func nodeAddress(i int) string { return fmt.Sprintf("127.77.%d.%d", i/250, 1+i%2
 
 // createNode creates a Node as large as a kubelet's.
 func (b *bench) createNode(ctx context.Context, i int) error {
-	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName(i), Labels: map[string]string{corev1.LabelHostname: nodeName(i), "topology.kubernetes.io/zone": fmt.Sprint("z", i%3)}}}
-	n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: nodeAddress(i)}, {Type: corev1.NodeHostName, Address: nodeName(i)}}
-	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", LastHeartbeatTime: metav1.Now()}}
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+		Name: nodeName(i), Labels: map[string]string{
+			corev1.LabelHostname: nodeName(i), "topology.kubernetes.io/zone": fmt.Sprint("z", i%3),
+		},
+	}}
+	n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: nodeAddress(i)},
+		{Type: corev1.NodeHostName, Address: nodeName(i)}}
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue,
+		Reason: "KubeletReady", LastHeartbeatTime: metav1.Now()}}
 	for j := range images {
 		n.Status.Images = append(n.Status.Images, corev1.ContainerImage{Names: []string{
-			fmt.Sprintf("registry.example/team/image%d@sha256:%064x", j, j), fmt.Sprintf("registry.example/team/image%d:v1.2.%d", j, j),
+			fmt.Sprintf("registry.example/team/image%d@sha256:%064x", j, j),
+			fmt.Sprintf("registry.example/team/image%d:v1.2.%d", j, j),
 		}, SizeBytes: 1e8})
 	}
 	if err := b.core.Post().Resource("nodes").Body(n).Do(ctx).Error(); err != nil {
@@ -68,10 +75,12 @@ func (b *bench) reportNodes(ctx context.Context) {
 		case <-ticks.C:
 		}
 		patch, _ := json.Marshal(map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{
-			{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", LastHeartbeatTime: metav1.Now()},
+			{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady",
+				LastHeartbeatTime: metav1.Now()},
 		}}})
 		// While the API server restarts, a heartbeat is lost.
-		_ = b.core.Patch(types.StrategicMergePatchType).Resource("nodes").Name(nodeName(i % b.Nodes)).SubResource("status").Body(patch).Do(ctx).Error()
+		_ = b.core.Patch(types.StrategicMergePatchType).Resource("nodes").Name(nodeName(i % b.Nodes)).SubResource(
+			"status").Body(patch).Do(ctx).Error()
 	}
 }
 
@@ -92,7 +101,8 @@ func (b *bench) createServices(ctx context.Context, n int, perSecond rate.Limit)
 		if err := b.core.Post().Namespace(namespace).Resource("services").Body(s).Do(ctx).Error(); err != nil {
 			return fmt.Errorf("service %s: %w", name, err)
 		}
-		return b.discovery.Post().Namespace(namespace).Resource("endpointslices").Body(b.slice(from+i, rand.IntN(200))).Do(ctx).Error()
+		return b.discovery.Post().Namespace(namespace).Resource("endpointslices").Body(b.slice(from+i, rand.IntN(200))).
+			Do(ctx).Error()
 	})
 }
 
@@ -102,7 +112,9 @@ const endpointsPerService = 5
 func (b *bench) slice(service, other int) *discoveryv1.EndpointSlice {
 	name, http, port, ready := serviceName(service), "http", int32(8080), true
 	s := &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Namespace: namespace, Name: name + "-1", Labels: map[string]string{discoveryv1.LabelServiceName: name}},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: name + "-1", Labels: map[string]string{discoveryv1.LabelServiceName: name},
+		},
 		AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Name: &http, Port: &port}},
 	}
 	for i := range endpointsPerService {
@@ -111,7 +123,8 @@ func (b *bench) slice(service, other int) *discoveryv1.EndpointSlice {
 			last = 10 + other
 		}
 		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{
-			Addresses: []string{fmt.Sprintf("10.244.%d.%d", (service+i)%b.Nodes, 1+last)}, NodeName: &node, Conditions: discoveryv1.EndpointConditions{Ready: &ready},
+			Addresses: []string{fmt.Sprintf("10.244.%d.%d", (service+i)%b.Nodes, 1+last)}, NodeName: &node,
+			Conditions: discoveryv1.EndpointConditions{Ready: &ready},
 		})
 	}
 	return s

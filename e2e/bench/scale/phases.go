@@ -24,8 +24,8 @@ const (
 )
 
 // settle is longer than the time between two writes of a SpeakerStatus, about other speakers too: what a phase causes
-// is written in it. All together write at most four about others in a second. A short idle phase is for a check that the
-// benchmark works, where nothing has to settle.
+// is written in it. All together write at most four about others in a second. A short idle phase is for a check that
+// the benchmark works, where nothing has to settle.
 func (b *bench) settle() time.Duration {
 	return min(6*time.Second+time.Duration(b.Nodes)*time.Second/4, b.idle)
 }
@@ -61,10 +61,14 @@ func (b *bench) measure(ctx context.Context, k kind) (all []phase, err error) {
 		{idle, false, 0, nil, func(ctx context.Context) error { return wait(ctx, b.idle) }},
 		{endpointChanges, false, 0, b.profileFor(b.duration), b.changeEndpoints},
 		// The time to settle begins later than the profile, which therefore does not outlast the phase.
-		{restart, false, b.settle(), b.profileAfter(ended, b.settle()), func(ctx context.Context) error { return b.restartAPIServer(ctx, ended) }},
-		{nodeDies, true, b.settle(), b.profileFor(b.duration), func(ctx context.Context) error { return b.kill(ctx, 1) }},
-		{tenthDies, true, b.settle(), b.profileFor(b.duration), func(ctx context.Context) error { return b.kill(ctx, max(1, b.Nodes/10)) }},
-		{created, false, b.settle(), b.profileFor(time.Duration(b.create) * time.Second / createsPerSecond), b.createMore},
+		{restart, false, b.settle(), b.profileAfter(ended, b.settle()),
+			func(ctx context.Context) error { return b.restartAPIServer(ctx, ended) }},
+		{nodeDies, true, b.settle(), b.profileFor(b.duration),
+			func(ctx context.Context) error { return b.kill(ctx, 1) }},
+		{tenthDies, true, b.settle(), b.profileFor(b.duration),
+			func(ctx context.Context) error { return b.kill(ctx, max(1, b.Nodes/10)) }},
+		{created, false, b.settle(), b.profileFor(time.Duration(b.create) * time.Second / createsPerSecond),
+			b.createMore},
 		{upgrade, true, b.settle(), b.profileFor(b.duration), b.upgradeAll},
 	}
 	for _, s := range steps {
@@ -76,8 +80,10 @@ func (b *bench) measure(ctx context.Context, k kind) (all []phase, err error) {
 			return all, fmt.Errorf("%s: %w", s.name, err)
 		}
 		all = append(all, p)
-		fmt.Fprintf(os.Stderr, "bench: scale: %d nodes, %s: %s after %s: %d requests, %d watches, %.0f events, %d false deaths, API server %s, clients %s\n",
-			b.Nodes, k, p.Name, p.Took.Round(time.Millisecond), p.Count.Requests(), p.Count.Watches, p.Sent, p.Count.FalseDeaths, p.CPU, p.Clients)
+		fmt.Fprintf(os.Stderr, "bench: scale: %d nodes, %s: %s after %s: %d requests, %d watches, %.0f events, %d "+
+			"false deaths, API server %s, clients %s\n",
+			b.Nodes, k, p.Name, p.Took.Round(time.Millisecond), p.Count.Requests(), p.Count.Watches, p.Sent,
+			p.Count.FalseDeaths, p.CPU, p.Clients)
 	}
 	return all, nil
 }
@@ -147,7 +153,8 @@ func clientsCPU() (time.Duration, error) {
 
 // phase measures one phase, and what happens in a time after it. The counters of an API server that
 // restarts begin at zero.
-func (b *bench) phase(ctx context.Context, name string, settle time.Duration, do func(context.Context) error) (p phase, err error) {
+func (b *bench) phase(ctx context.Context, name string, settle time.Duration,
+	do func(context.Context) error) (p phase, err error) {
 	before, err := b.read(ctx)
 	if err != nil {
 		return p, err
@@ -192,7 +199,8 @@ func (b *bench) sent(ctx context.Context) (total float64, err error) {
 }
 
 // startsPerSecond is how many clients start in a second. When all speakers of one machine start at once, their gossip,
-// which grows with the square of their number, takes more processor time than there is, and they take one another for dead.
+// which grows with the square of their number, takes more processor time than there is, and they take one another for
+// dead.
 const startsPerSecond = 2
 
 func (b *bench) startAll(ctx context.Context) error {

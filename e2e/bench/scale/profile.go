@@ -14,8 +14,8 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/lab"
 )
 
-// A profile is what kube-apiserver did from the beginning of a phase on, by its own CPU profile. After a restart, it begins
-// when the new process answers.
+// A profile is what kube-apiserver did from the beginning of a phase on, by its own CPU profile. After a restart, it
+// begins when the new process answers.
 type profile struct {
 	Lasted time.Duration
 	Parts  map[string]time.Duration // CPU time by the name of a part
@@ -29,14 +29,19 @@ type part struct {
 
 // parts are in the order in which they are tried: an event is encoded for a watch below the handler of lists.
 var parts = []part{
-	{"garbage collector", []string{"runtime.gcBgMarkWorker", "runtime.gcAssistAlloc", "runtime.bgsweep", "runtime.bgscavenge"}},
+	{"garbage collector", []string{"runtime.gcBgMarkWorker", "runtime.gcAssistAlloc", "runtime.bgsweep",
+		"runtime.bgscavenge"}},
 	{"its own start", []string{"apiserver/pkg/server.runPostStartHook"}},
-	{"sends events and streamed lists to watches", []string{"endpoints/handlers.(*WatchServer)", "endpoints/handlers.(*watchE"}},
+	{"sends events and streamed lists to watches",
+		[]string{"endpoints/handlers.(*WatchServer)", "endpoints/handlers.(*watchE"}},
 	{"answers lists", []string{"endpoints/handlers.ListResource"}},
-	{"writes", []string{"endpoints/handlers.(*patcher)", "endpoints/handlers.UpdateResource", "endpoints/handlers.createHandler", "endpoints/handlers.DeleteResource"}},
+	{"writes", []string{"endpoints/handlers.(*patcher)", "endpoints/handlers.UpdateResource",
+		"endpoints/handlers.createHandler", "endpoints/handlers.DeleteResource"}},
 	{"answers reads of one object", []string{"endpoints/handlers.getResourceHandler"}},
-	{"gets events from etcd and hands them to watches", []string{"apiserver/pkg/storage/cacher", "apiserver/pkg/storage/etcd3", "go.etcd.io/etcd"}},
-	{"HTTP/2, TLS, authentication and flow control", []string{"net/http.(*conn)", "net/http2.(*serverConn)", "crypto/tls", "apiserver/pkg/server"}},
+	{"gets events from etcd and hands them to watches",
+		[]string{"apiserver/pkg/storage/cacher", "apiserver/pkg/storage/etcd3", "go.etcd.io/etcd"}},
+	{"HTTP/2, TLS, authentication and flow control",
+		[]string{"net/http.(*conn)", "net/http2.(*serverConn)", "crypto/tls", "apiserver/pkg/server"}},
 	{"scheduler", []string{"runtime.schedule", "runtime.mcall", "runtime.mstart"}},
 	{"the rest", []string{""}}, // which is in each stack
 }
@@ -55,8 +60,8 @@ func (b *bench) profileFor(lasts time.Duration) func(context.Context) (*profile,
 // answerLimit is how long a restarted API server may take to begin a profile: as long as it may take to be ready.
 const answerLimit = 2 * time.Minute
 
-// profileAfter returns a function that has kube-apiserver make a profile when it is started again. Before ended is closed, the old process
-// would take the request, and end with it. The new one makes a profile even before it is ready.
+// profileAfter returns a function that has kube-apiserver make a profile when it is started again. Before ended is
+// closed, the old process would take the request, and end with it. The new one makes a profile even before it is ready.
 func (b *bench) profileAfter(ended <-chan struct{}, lasts time.Duration) func(context.Context) (*profile, error) {
 	return func(ctx context.Context) (*profile, error) {
 		select {
@@ -104,8 +109,8 @@ func (b *bench) readProfile(ctx context.Context, data []byte, lasts time.Duratio
 	return p, p.add(traces)
 }
 
-// add adds the samples in the output of pprof -traces: after each line of dashes, a CPU time with the innermost function, and
-// then the functions that called it.
+// add adds the samples in the output of pprof -traces: after each line of dashes, a CPU time with the innermost
+// function, and then the functions that called it.
 func (p *profile) add(traces []byte) error {
 	_, body, _ := bytes.Cut(traces, []byte("\n-----------+"))
 	for sample := range bytes.SplitSeq(body, []byte("\n-----------+")) {

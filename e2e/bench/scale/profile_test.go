@@ -43,7 +43,9 @@ func TestProfileParts(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{
-		"sends events and streamed lists to watches": "0.1 %", "gets events from etcd and hands them to watches": "12.0 %", "writes": "0.2 %", "the rest": "0.3 %", "answers lists": "0.0 %",
+		"sends events and streamed lists to watches":      "0.1 %",
+		"gets events from etcd and hands them to watches": "12.0 %", "writes": "0.2 %", "the rest": "0.3 %",
+		"answers lists": "0.0 %",
 	} {
 		if got := p.percent(name); got != want {
 			t.Errorf("%s: %s, want %s", name, got, want)
@@ -64,7 +66,8 @@ func TestProfileAfterRestart(t *testing.T) {
 	ended, alive, requests := make(chan struct{}), atomic.Bool{}, atomic.Int64{}
 	alive.Store(true)
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if got := r.URL.Path + "?seconds=" + r.URL.Query().Get("seconds"); got != "/debug/pprof/profile?seconds=3" || alive.Load() {
+		if got := r.URL.Path + "?seconds=" + r.URL.Query().Get("seconds"); got != "/debug/pprof/profile?seconds=3" ||
+			alive.Load() {
 			t.Errorf("request for %s, old process alive: %t", got, alive.Load())
 		}
 		if requests.Add(1) <= 3 {
@@ -110,13 +113,16 @@ func TestReportOfProfiles(t *testing.T) {
 		return &profile{10 * time.Second, map[string]time.Duration{"writes": cpu}}
 	}
 	for kind, cpu := range map[kind]time.Duration{speakers: time.Second, proxies: 2 * time.Second} {
-		r.Runs = append(r.Runs, run{r.Large, kind, []phase{{Name: start, Profile: is(cpu)}, {Name: idle}, {Name: restart, Profile: is(cpu / 2)}, {Name: created, Profile: is(2 * cpu)}}})
+		r.Runs = append(r.Runs, run{r.Large, kind,
+			[]phase{{Name: start, Profile: is(cpu)}, {Name: idle}, {Name: restart, Profile: is(cpu / 2)},
+				{Name: created, Profile: is(2 * cpu)}}})
 	}
 	text, err := r.render()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"| CPU time of kube-apiserver | start | API server restarted | Services created |\n", "| writes | 10.0 % / 20.0 % | 5.0 % / 10.0 % | 20.0 % / 40.0 % |\n"} {
+	for _, want := range []string{"| CPU time of kube-apiserver | start | API server restarted | Services created |\n",
+		"| writes | 10.0 % / 20.0 % | 5.0 % / 10.0 % | 20.0 % / 40.0 % |\n"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}

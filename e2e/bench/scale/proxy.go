@@ -58,7 +58,8 @@ func (h *hollowProxy) run(ctx context.Context, _ *atomic.Bool) error {
 	if err := h.addresses.of(services); err != nil {
 		return err
 	}
-	slices := informer(discovery, "endpointslices", &discoveryv1.EndpointSlice{}, func(o *metav1.ListOptions) { o.LabelSelector = "!" + corev1.IsHeadlessService })
+	slices := informer(discovery, "endpointslices", &discoveryv1.EndpointSlice{},
+		func(o *metav1.ListOptions) { o.LabelSelector = "!" + corev1.IsHeadlessService })
 	if err := h.record(slices); err != nil {
 		return err
 	}
@@ -82,14 +83,18 @@ func (h *hollowProxy) run(ctx context.Context, _ *atomic.Bool) error {
 // started creates the Event by which kube-proxy reports its start.
 func (h *hollowProxy) started(ctx context.Context, events *rest.RESTClient) error {
 	return events.Post().Namespace(metav1.NamespaceDefault).Resource("events").Body(&eventsv1.Event{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: h.node + "-"}, EventTime: metav1.NowMicro(), Type: corev1.EventTypeNormal, Reason: "Starting", Action: "StartKubeProxy",
-		ReportingController: "kube-proxy", ReportingInstance: "kube-proxy-" + h.node, Regarding: corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: h.node},
+		ObjectMeta: metav1.ObjectMeta{GenerateName: h.node + "-"}, EventTime: metav1.NowMicro(),
+		Type: corev1.EventTypeNormal, Reason: "Starting", Action: "StartKubeProxy", ReportingController: "kube-proxy",
+		ReportingInstance: "kube-proxy-" + h.node,
+		Regarding:         corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: h.node},
 	}).Do(ctx).Error()
 }
 
 // informer returns an informer of a resource that does not run yet.
-func informer(c *rest.RESTClient, resource string, of runtime.Object, narrow func(*metav1.ListOptions)) cache.SharedInformer {
-	return cache.NewSharedInformer(cache.NewFilteredListWatchFromClient(c, resource, metav1.NamespaceAll, narrow), of, 0)
+func informer(c *rest.RESTClient, resource string, of runtime.Object,
+	narrow func(*metav1.ListOptions)) cache.SharedInformer {
+	return cache.NewSharedInformer(cache.NewFilteredListWatchFromClient(c, resource, metav1.NamespaceAll, narrow), of,
+		0)
 }
 
 func all(*metav1.ListOptions) {}
@@ -121,7 +126,9 @@ func (h *hollowProxy) record(slices cache.SharedInformer) error {
 			h.last.Store(s)
 		}
 	}
-	_, err := slices.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: keep, UpdateFunc: func(_, is any) { keep(is) }})
+	_, err := slices.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: keep, UpdateFunc: func(_, is any) { keep(is) },
+	})
 	if err != nil {
 		return fmt.Errorf("informer of EndpointSlices: %w", err)
 	}

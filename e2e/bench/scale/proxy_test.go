@@ -57,7 +57,8 @@ func TestHollowProxyReadsAsKubeProxy(t *testing.T) {
 		if err := os.WriteFile(policy, []byte(proxyAudit), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		cluster, err := kube.StartIn(t.Context(), nil, tools, filepath.Join(dir, "control-plane"), netip.MustParseAddr("127.0.0.1"), kube.AuditLog(policy, log))
+		cluster, err := kube.StartIn(t.Context(), nil, tools, filepath.Join(dir, "control-plane"),
+			netip.MustParseAddr("127.0.0.1"), kube.AuditLog(policy, log))
 		t.Cleanup(func() {
 			if err := cluster.Stop(); err != nil {
 				t.Error(err)
@@ -72,7 +73,8 @@ func TestHollowProxyReadsAsKubeProxy(t *testing.T) {
 		err = lab.Await(t.Context(), 10*time.Minute, "the same requests of both", func() error {
 			real, hollow := proxyReads(t, log)
 			if len(real) < 4 || !slices.Equal(real, hollow) {
-				return fmt.Errorf("kube-proxy:\n%s\nhollow kube-proxy:\n%s", strings.Join(real, "\n"), strings.Join(hollow, "\n"))
+				return fmt.Errorf("kube-proxy:\n%s\nhollow kube-proxy:\n%s", strings.Join(real, "\n"),
+					strings.Join(hollow, "\n"))
 			}
 			return nil
 		})
@@ -159,7 +161,8 @@ func proxyReads(t *testing.T, log string) (real, hollow []string) {
 		if strings.HasPrefix(e.UserAgent, "kube-proxy/") {
 			program = byProgram[0]
 		}
-		program[fmt.Sprintf("%s labels=%q fields=%q watch=%s initial=%s", u.Path, q.Get("labelSelector"), q.Get("fieldSelector"), q.Get("watch"), q.Get("sendInitialEvents"))] = true
+		program[fmt.Sprintf("%s labels=%q fields=%q watch=%s initial=%s", u.Path, q.Get("labelSelector"),
+			q.Get("fieldSelector"), q.Get("watch"), q.Get("sendInitialEvents"))] = true
 	}
 	return slices.Sorted(maps.Keys(byProgram[0])), slices.Sorted(maps.Keys(byProgram[1]))
 }

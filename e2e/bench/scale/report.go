@@ -33,7 +33,9 @@ type report struct {
 
 // newReport is a report without results.
 func (o *options) newReport() report {
-	return report{Began: time.Now(), Small: o.sizes[0], Large: o.sizes[1], Create: o.create, Duration: o.duration, Idle: o.idle}
+	return report{
+		Began: time.Now(), Small: o.sizes[0], Large: o.sizes[1], Create: o.create, Duration: o.duration, Idle: o.idle,
+	}
 }
 
 // phases are those of one run.

@@ -49,7 +49,8 @@ func (h *hollowSpeaker) run(ctx context.Context, leaves *atomic.Bool) error {
 		return err
 	}
 	defer utilnet.CloseIdleConnectionsFor(config.Transport)
-	api, err := watch.OpenAPI(ctx, config, watch.Options{Scope: cluster.Scope{SecretsOf: h.node, ReadOnly: true}, L2: watch.L2Nodes, Log: log})
+	api, err := watch.OpenAPI(ctx, config,
+		watch.Options{Scope: cluster.Scope{SecretsOf: h.node, ReadOnly: true}, L2: watch.L2Nodes, Log: log})
 	if err != nil {
 		return err
 	}
@@ -62,7 +63,9 @@ func (h *hollowSpeaker) run(ctx context.Context, leaves *atomic.Bool) error {
 	if err != nil {
 		return err
 	}
-	h.members = membership.New(membership.Options{Node: h.node, KeyFile: h.keyFile, Port: gossipPort, Leases: leaser, LeaseInterval: leaseInterval, Log: log})
+	h.members = membership.New(membership.Options{
+		Node: h.node, KeyFile: h.keyFile, Port: gossipPort, Leases: leaser, LeaseInterval: leaseInterval, Log: log,
+	})
 	h.members.Start(context.WithoutCancel(ctx), func(string, []byte) error { return nil })
 	defer h.members.Close()
 	go reporter.Run(ctx, h.status)
@@ -133,7 +136,9 @@ func (h *hollowSpeaker) received(s *discoveryv1.EndpointSlice) bool {
 	for service := range api.Snapshot().Services.All() {
 		if service.Name == name && service.Endpoints != nil {
 			return !slices.ContainsFunc(s.Endpoints, func(want discoveryv1.Endpoint) bool {
-				return !service.Endpoints.Any(func(have *cluster.Endpoint) bool { return have.Addr.String() == want.Addresses[0] })
+				return !service.Endpoints.Any(func(have *cluster.Endpoint) bool {
+					return have.Addr.String() == want.Addresses[0]
+				})
 			})
 		}
 	}

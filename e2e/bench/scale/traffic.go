@@ -18,8 +18,8 @@ type traffic struct {
 	speed                        *rate.Limiter
 }
 
-// bytesPerSecond is what all clients together receive at most. To decode more at once would take the processor time that
-// gossip needs: one megabyte takes a third of a second.
+// bytesPerSecond is what all clients together receive at most. To decode more at once would take the processor time
+// that gossip needs: one megabyte takes a third of a second.
 const bytesPerSecond = 3e6
 
 func newTraffic() *traffic { return &traffic{speed: rate.NewLimiter(bytesPerSecond, 1<<20)} }
@@ -90,11 +90,13 @@ func (c countedRequests) WrappedRoundTripper() http.RoundTripper { return c.Roun
 type Counts struct{ Lists, Watches, Gets, Writes, Received, Sent, FalseDeaths int64 }
 
 func (t *traffic) counts() Counts {
-	return Counts{t.lists.Load(), t.watches.Load(), t.gets.Load(), t.writes.Load(), t.received.Load(), t.sent.Load(), t.falseDeaths.Load()}
+	return Counts{t.lists.Load(), t.watches.Load(), t.gets.Load(), t.writes.Load(), t.received.Load(), t.sent.Load(),
+		t.falseDeaths.Load()}
 }
 
 func (c Counts) minus(o Counts) Counts {
-	return Counts{c.Lists - o.Lists, c.Watches - o.Watches, c.Gets - o.Gets, c.Writes - o.Writes, c.Received - o.Received, c.Sent - o.Sent, c.FalseDeaths - o.FalseDeaths}
+	return Counts{c.Lists - o.Lists, c.Watches - o.Watches, c.Gets - o.Gets, c.Writes - o.Writes,
+		c.Received - o.Received, c.Sent - o.Sent, c.FalseDeaths - o.FalseDeaths}
 }
 
 // Requests is the number of all requests.

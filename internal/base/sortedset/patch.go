@@ -7,7 +7,8 @@ import "slices"
 // false if there is none. If nothing differs, Patch returns list itself, and it compares only
 // elements under the keys: most of a long list is copied in whole stretches, or not at all. If only
 // the first elements go, it returns the rest of the list, without a copy.
-func Patch[T, K any](list []T, keys []K, compare func(T, K) int, equal func(a, b T) bool, now func(i int) (T, bool)) []T {
+func Patch[T, K any](list []T, keys []K, compare func(T, K) int, equal func(a, b T) bool,
+	now func(i int) (T, bool)) []T {
 	var out []T
 	kept, at := 0, 0 // out has what comes before list[kept]; keys up to now are before list[at]
 	for i, k := range keys {

@@ -38,7 +38,9 @@ func TestPatch(t *testing.T) {
 				want[k] = now[k]
 			}
 		}
-		got := Patch(list, keys, func(p pair, k int) int { return cmp.Compare(p.key, k) }, func(a, b pair) bool { return a == b },
+		got := Patch(list, keys, func(p pair, k int) int {
+			return cmp.Compare(p.key, k)
+		}, func(a, b pair) bool { return a == b },
 			func(i int) (pair, bool) { return pair{keys[i], now[keys[i]]}, now[keys[i]] != 0 })
 		if !slices.Equal(got, sorted(want)) {
 			t.Fatalf("seed %d: %v with %v of %v = %v, want %v", seed, before, keys, now, got, sorted(want))

@@ -137,7 +137,8 @@ func chunkOf[T, K any](chunks [][]T, key K, compare func(T, K) int) int {
 }
 
 // PatchSet is [Patch] of a set. If nothing differs, it returns s itself.
-func PatchSet[T, K any](s Set[T], keys []K, compare func(T, K) int, equal func(a, b T) bool, now func(i int) (T, bool)) Set[T] {
+func PatchSet[T, K any](s Set[T], keys []K, compare func(T, K) int, equal func(a, b T) bool,
+	now func(i int) (T, bool)) Set[T] {
 	var chunks [][]T // what comes before s.chunks[copied], if anything differs
 	copied, size := 0, s.size
 	for i := 0; i < len(keys); {

@@ -200,7 +200,8 @@ func TestSetSharesChunks(t *testing.T) {
 	if copied := int64(len(list) * 16); bytes > copied/20 {
 		t.Errorf("one change allocates %d bytes, want less than a twentieth of a copy, which has %d", bytes, copied)
 	}
-	if gone, came := Changes(s, Without(s, list[100:40_000], comparePairs), comparePairs); len(gone) != 39_900 || len(came) != 0 {
+	if gone, came := Changes(s, Without(s, list[100:40_000], comparePairs), comparePairs); len(gone) != 39_900 ||
+		len(came) != 0 {
 		t.Errorf("%d gone, %d came", len(gone), len(came))
 	}
 }

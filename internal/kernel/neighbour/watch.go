@@ -156,7 +156,10 @@ func request(h Host) (sent bool) {
 	if err != nil {
 		return false
 	}
-	entry := netlink.Neigh{LinkIndex: link.Attrs().Index, Family: h.family(), IP: h.Addr.AsSlice(), HardwareAddr: h.MAC[:], State: unix.NUD_STALE}
+	entry := netlink.Neigh{
+		LinkIndex: link.Attrs().Index, Family: h.family(), IP: h.Addr.AsSlice(), HardwareAddr: h.MAC[:],
+		State: unix.NUD_STALE,
+	}
 	if err := netlink.NeighSet(&entry); err != nil {
 		return false
 	}

@@ -31,7 +31,8 @@ func TestWatch(t *testing.T) {
 			hosts = append(hosts, Host{"eth0", netip.MustParseAddr(a), mac})
 		}
 		absent, forged, elsewhere := hosts[0], hosts[0], hosts[0]
-		absent.Addr, forged.MAC, elsewhere.Interface = netip.MustParseAddr("192.0.2.3"), hwaddr.MAC{2, 2, 2, 2, 2, 2}, "eth9"
+		absent.Addr, forged.MAC, elsewhere.Interface = netip.MustParseAddr("192.0.2.3"), hwaddr.MAC{2, 2, 2, 2, 2, 2},
+			"eth9"
 		w.Set(append(hosts, absent, elsewhere))
 		awaitSilent(t, w, absent, elsewhere)
 		expectAnswers(t, w, hosts...)

@@ -71,7 +71,8 @@ func TestSocket(t *testing.T) {
 	}
 	defer s.Close()
 	// There is no message of this kind, whatever the rights of the process.
-	err = s.Dump(unix.NFNL_SUBSYS_NFTABLES, 0xff, unix.NFPROTO_INET, nil, func([]byte) { t.Error("an answer to a message of no kind") })
+	err = s.Dump(unix.NFNL_SUBSYS_NFTABLES, 0xff, unix.NFPROTO_INET, nil,
+		func([]byte) { t.Error("an answer to a message of no kind") })
 	if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EPERM) {
 		t.Errorf("error %v, want EINVAL or EPERM", err)
 	}
@@ -91,7 +92,10 @@ func TestReplyErrno(t *testing.T) {
 		if text != "" {
 			e.Text(unix.NLMSGERR_ATTR_MSG, text)
 		}
-		return Reply{Kind: unix.NLMSG_ERROR, Flags: unix.NLM_F_ACK_TLVS, Data: append(append(b, make([]byte, unix.SizeofNlMsghdr)...), e.B...)}
+		return Reply{
+			Kind: unix.NLMSG_ERROR, Flags: unix.NLM_F_ACK_TLVS,
+			Data: append(append(b, make([]byte, unix.SizeofNlMsghdr)...), e.B...),
+		}
 	}
 	if err := ack(0, "").Errno(); err != nil {
 		t.Error(err)

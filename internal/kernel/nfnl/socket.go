@@ -93,7 +93,8 @@ func (s *Socket) Send(b []byte) error {
 		case errors.Is(err, unix.EINTR):
 			continue
 		case errors.Is(err, unix.EMSGSIZE):
-			return fmt.Errorf("a transaction of %d bytes exceeds the socket's send buffer; CAP_NET_ADMIN in the first user namespace, or a higher net.core.wmem_max, permits more: %w", len(b), err)
+			return fmt.Errorf("a transaction of %d bytes exceeds the socket's send buffer; CAP_NET_ADMIN in the "+
+				"first user namespace, or a higher net.core.wmem_max, permits more: %w", len(b), err)
 		}
 		return err
 	}
@@ -177,7 +178,8 @@ func (s *Socket) Dump(subsystem, kind, family uint8, request []byte, each func(d
 }
 
 // DumpFamilies is Dump for several address families: each receives that of the reply.
-func (s *Socket) DumpFamilies(subsystem, kind, family uint8, request []byte, each func(family uint8, data []byte)) error {
+func (s *Socket) DumpFamilies(subsystem, kind, family uint8, request []byte,
+	each func(family uint8, data []byte)) error {
 	s.Seq++
 	var e Encoder
 	e.Message(subsystem, kind, unix.NLM_F_REQUEST|unix.NLM_F_DUMP, s.Seq, family, func() { e.Raw(request) })

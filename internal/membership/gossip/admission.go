@@ -24,7 +24,9 @@ func isFarAhead(boot uint64, now time.Time) bool {
 // rejectBoot reports that a node, or the process at an address, uses a boot number that is too far
 // ahead.
 func (p problems) rejectBoot(of string, boot uint64) error {
-	err := fmt.Errorf("messages of %s are rejected: their boot number, %d, is the time of its speaker's start in nanoseconds since 1970, and is more than %d days ahead of this node's clock; are the clocks right?", of, boot, maxAhead/(24*time.Hour))
+	err := fmt.Errorf("messages of %s are rejected: their boot number, %d, is the time of its speaker's start in "+
+		"nanoseconds since 1970, and is more than %d days ahead of this node's clock; are the clocks right?", of, boot,
+		maxAhead/(24*time.Hour))
 	p.set("boot "+of, time.Now(), err)
 	return err
 }
@@ -37,7 +39,8 @@ func (g *Gossip) admits(from netip.Addr) bool {
 	}
 	g.reject(g.unknown, func() (string, error) {
 		// All have one subject: a host that uses many addresses must not hide other problems.
-		return "sender", fmt.Errorf("%s, which is the InternalIP of no Node, sends to port %d, which rejects it; is the port open to nodes only?", from, g.Port)
+		return "sender", fmt.Errorf("%s, which is the InternalIP of no Node, sends to port %d, which rejects it; is "+
+			"the port open to nodes only?", from, g.Port)
 	})
 	return false
 }
@@ -49,7 +52,10 @@ func (g *Gossip) admits(from netip.Addr) bool {
 // process derive a key.
 func (g *Gossip) rejectSeal(from netip.Addr) {
 	g.reject(g.wrong, func() (string, error) {
-		return "sender " + from.String(), fmt.Errorf("node %s (%s) sends messages with another key, or without one, which are rejected; is its key file the same, is its release compatible, and is port %d open to nodes only?", (*g.nodeAt.Load())[from], from, g.Port)
+		return "sender " + from.String(), fmt.Errorf(
+			"node %s (%s) sends messages with another key, or without one, which are rejected; is its key file the "+
+				"same, is its release compatible, and is port %d open to nodes only?", (*g.nodeAt.Load())[from], from,
+			g.Port)
 	})
 }
 

@@ -175,7 +175,9 @@ type network struct {
 }
 
 func newNetwork() *network {
-	return &network{endpoints: map[string]*endpoint{}, cut: map[string]bool{}, suspended: map[string]bool{}, sent: map[int]int{}}
+	return &network{
+		endpoints: map[string]*endpoint{}, cut: map[string]bool{}, suspended: map[string]bool{}, sent: map[int]int{},
+	}
 }
 
 // An endpoint is the transport of one node.

@@ -15,9 +15,9 @@ import (
 // header.
 const MaxMeta = memberlist.MetaMaxSize - metaHeaderBytes
 
-// metaHeaderBytes is the length of the header of metadata: a byte that says whether the node leaves, and its boot number.
-// Without that number memberlist may not report a new process: a node that has not received
-// the end of the first one sees equal metadata in the second one.
+// metaHeaderBytes is the length of the header of metadata: a byte that says whether the node leaves, and its boot
+// number. Without that number memberlist may not report a new process: a node that has not received the end of the
+// first one sees equal metadata in the second one.
 const metaHeaderBytes = 1 + 8
 
 // The first byte of the metadata.
@@ -69,7 +69,8 @@ func (d delegate) NotifyAlive(n *memberlist.Node) error {
 		}
 		return nil
 	case exists:
-		err := fmt.Errorf("a speaker at %s uses the name %s, but node %s has the addresses %v; is its --node-name right?", at, n.Name, n.Name, node.Addrs)
+		err := fmt.Errorf("a speaker at %s uses the name %s, but node %s has the addresses %v; is "+
+			"its --node-name right?", at, n.Name, n.Name, node.Addrs)
 		d.problems.set("name "+n.Name+" "+at.String(), time.Now(), err)
 		return err
 	default: // its Node object has not been read yet, or has just been deleted
@@ -81,7 +82,9 @@ func (d delegate) NotifyAlive(n *memberlist.Node) error {
 func (d delegate) NotifyConflict(first, second *memberlist.Node) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.problems.set("name "+first.Name, time.Now(), fmt.Errorf("two speakers use the name %s, at %s and at %s; the second is ignored", first.Name, first.Address(), second.Address()))
+	d.problems.set("name "+first.Name, time.Now(),
+		fmt.Errorf("two speakers use the name %s, at %s and at %s; the second is ignored", first.Name, first.Address(),
+			second.Address()))
 }
 
 // NotifyJoin receives a new member.
@@ -257,7 +260,9 @@ func (d delegate) MergeRemoteState(b []byte, _ bool) {
 		if _, exists := d.nodes[name]; !exists || d.members[name] != nil || name == d.Node {
 			continue
 		}
-		d.members[name] = &entry{Member: Member{Node: name, State: Dead, Since: time.Now().Add(-time.Duration(age) * time.Second)}}
+		d.members[name] = &entry{Member: Member{
+			Node: name, State: Dead, Since: time.Now().Add(-time.Duration(age) * time.Second),
+		}}
 		d.wakeUp()
 	}
 }

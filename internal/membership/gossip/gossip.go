@@ -164,8 +164,9 @@ type Gossip struct {
 // New returns a Gossip that listens once Set has named this node and Run runs.
 func New(o Options) *Gossip {
 	g := &Gossip{
-		Options: o, metrics: newMetrics(o.Registerer), changed: make(chan struct{}, 1), wake: make(chan struct{}, 1), received: make(chan Message, receiveQueue),
-		open: listenSockets, now: time.Now, joinAt: map[string]time.Time{}, nodes: map[string]Node{}, members: map[string]*entry{}, windows: map[string]*bootWindow{},
+		Options: o, metrics: newMetrics(o.Registerer), changed: make(chan struct{}, 1), wake: make(chan struct{}, 1),
+		received: make(chan Message, receiveQueue), open: listenSockets, now: time.Now, joinAt: map[string]time.Time{},
+		nodes: map[string]Node{}, members: map[string]*entry{}, windows: map[string]*bootWindow{},
 		unknown: rate.NewLimiter(rate.Every(reportInterval), 1), wrong: rate.NewLimiter(rate.Every(reportInterval), 1),
 		joining: map[string]bool{}, pingedBy: map[string]bool{}, problems: problems{}, view: &View{},
 	}

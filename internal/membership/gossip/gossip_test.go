@@ -42,7 +42,8 @@ func TestFiftyNodes(t *testing.T) {
 			return nil
 		})
 		for _, name := range c.names("node-007") {
-			if m := <-c.running[name].Received(); m.Node != "node-007" || string(m.Data) != "released 192.0.2.1" || len(c.running[name].Received()) > 0 {
+			if m := <-c.running[name].Received(); m.Node != "node-007" || string(m.Data) != "released 192.0.2.1" ||
+				len(c.running[name].Received()) > 0 {
 				t.Errorf("%s received %s: %q, and %d more", name, m.Node, m.Data, len(c.running[name].Received()))
 			}
 		}
@@ -120,7 +121,8 @@ func TestDetectionTime(t *testing.T) {
 	for _, tt := range []struct {
 		nodes, deaths int
 		limit         time.Duration // of the median
-	}{{2, 10, 500 * time.Millisecond}, {3, 20, 500 * time.Millisecond}, {10, 10, 500 * time.Millisecond}, {50, 1, 1500 * time.Millisecond}} {
+	}{{2, 10, 500 * time.Millisecond}, {3, 20, 500 * time.Millisecond}, {10, 10, 500 * time.Millisecond},
+		{50, 1, 1500 * time.Millisecond}} {
 		t.Run(fmt.Sprint(tt.nodes), func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {
 				c := newTestCluster(t, tt.nodes)
@@ -131,7 +133,8 @@ func TestDetectionTime(t *testing.T) {
 					<-time.After(2 * time.Second) // No node is suspect or has raised its awareness.
 					name := c.nodes[i%tt.nodes].Name
 					c.network.partition(c.addr(name), true)
-					silent = append(silent, c.await("silent", c.names(name), sees(fmt.Sprintf("%d %s dead", tt.nodes-1, name))))
+					silent = append(silent, c.await("silent", c.names(name),
+						sees(fmt.Sprintf("%d %s dead", tt.nodes-1, name))))
 					c.network.partition(c.addr(name), false)
 					returned := func(r *testNode) error {
 						for _, m := range r.View().Members {
@@ -148,8 +151,10 @@ func TestDetectionTime(t *testing.T) {
 				slices.Sort(back)
 				slices.Sort(whole)
 				n := tt.deaths
-				t.Logf("%d nodes: dead after %s, %s, %s (min, median, max), back after %s, %s, %s, and all alive in all views %s, %s, %s later",
-					tt.nodes, silent[0], silent[n/2], silent[n-1], back[0], back[n/2], back[n-1], whole[0], whole[n/2], whole[n-1])
+				t.Logf("%d nodes: dead after %s, %s, %s (min, median, max), back after %s, %s, %s, and all alive in "+
+					"all views %s, %s, %s later",
+					tt.nodes, silent[0], silent[n/2], silent[n-1], back[0], back[n/2], back[n-1], whole[0], whole[n/2],
+					whole[n-1])
 				if silent[n/2] > tt.limit || back[n/2] > 2*tt.limit {
 					t.Errorf("want a median of %s at most, and twice that to return", tt.limit)
 				}
@@ -172,11 +177,14 @@ func TestUnknownSenders(t *testing.T) {
 		}
 		// It has only its own address of node-003.
 		c.start("node-003", netip.MustParseAddr("127.0.0.77"), testKey)
-		c.await("an address of no node", names, seesProblem("127.0.0.77, which is the InternalIP of no Node, sends to port 7874", "2"))
+		c.await("an address of no node", names,
+			seesProblem("127.0.0.77, which is the InternalIP of no Node, sends to port 7874", "2"))
 		real := c.running["node-001"]
 		c.start("node-001", c.addr("node-003"), testKey)
 		c.running["node-001"] = real
-		c.await("the name of an alive node", names[:1], seesProblem("a speaker at 127.0.0.5 uses the name node-001, but node node-001 has the addresses [127.0.0.3]", "2"))
+		c.await("the name of an alive node", names[:1],
+			seesProblem("a speaker at 127.0.0.5 uses the name node-001, but node node-001 has the "+
+				"addresses [127.0.0.3]", "2"))
 		// A speaker without a Node learns nothing.
 		c.nodes = append(c.nodes, Node{"elsewhere", []netip.Addr{netip.MustParseAddr("127.0.0.79")}})
 		c.startAll("elsewhere")
@@ -192,7 +200,8 @@ func TestKeyChange(t *testing.T) {
 		c.startAll(c.names()...)
 		c.await("all are alive", c.names(), sees("3"))
 		for _, name := range c.names() {
-			if err := os.WriteFile(c.running[name].KeyFile, []byte("the-key-that-comes-after-the-first"), 0o600); err != nil {
+			if err := os.WriteFile(c.running[name].KeyFile, []byte("the-key-that-comes-after-the-first"),
+				0o600); err != nil {
 				t.Fatal(err)
 			}
 			c.await(name+" has the key", []string{name}, func(r *testNode) error {

@@ -269,7 +269,8 @@ func BenchmarkDatagram(b *testing.B) {
 		for i := range b.N {
 			h := header{packetData, y.other.boot, y.victim.boot, uint64(i + 10)}.bytes()
 			aead := packetCipher(key{1}, y.other.addr.Addr(), y.other.boot)
-			datagrams = append(datagrams, aead.Seal(h, nonceOf(uint64(i+10)), make([]byte, 59), authenticated(h, y.victim.addr)))
+			datagrams = append(datagrams, aead.Seal(h, nonceOf(uint64(i+10)), make([]byte, 59),
+				authenticated(h, y.victim.addr)))
 		}
 		b.ReportAllocs()
 		b.ResetTimer()

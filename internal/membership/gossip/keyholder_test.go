@@ -23,7 +23,8 @@ func TestKeyHolder(t *testing.T) {
 	sendTo := func(c *testCluster, e envelope, names ...string) {
 		for _, name := range names {
 			list := c.running[attacker].list
-			must(c.T, list.SendToAddress(memberlist.Address{Addr: c.addr(name).String() + ":7874", Name: name}, e.bytes()))
+			must(c.T, list.SendToAddress(memberlist.Address{Addr: c.addr(name).String() + ":7874", Name: name},
+				e.bytes()))
 		}
 	}
 	of := func(c *testCluster) *Gossip { return c.running[victim].Gossip }
@@ -43,13 +44,23 @@ func TestKeyHolder(t *testing.T) {
 		{"leave", func(c *testCluster) { sendTo(c, message(kindLeave, boot(c), 1<<20), witness) }},
 		{"leave, to all", func(c *testCluster) { sendTo(c, message(kindLeave, boot(c), 1<<20), witness, victim) }},
 		{"leave of a later process", func(c *testCluster) { sendTo(c, message(kindLeave, boot(c)+hour, 1), witness) }},
-		{"a broadcast of a later process", func(c *testCluster) { sendTo(c, message(kindBroadcast, boot(c)+hour, 1), witness) }},
-		{"a message to one node of a later process", func(c *testCluster) { sendTo(c, message(kindUnicast, boot(c)+hour, 1), witness) }},
-		{"the highest boot number", func(c *testCluster) { sendTo(c, message(kindBroadcast, math.MaxUint64, 1), witness, victim) }},
-		{"the highest boot number to one node", func(c *testCluster) { sendTo(c, message(kindUnicast, math.MaxUint64, 1), witness) }},
-		{"the highest sequence number", func(c *testCluster) { sendTo(c, message(kindBroadcast, boot(c), math.MaxUint64), witness) }},
-		{"the highest sequence number to one node", func(c *testCluster) { sendTo(c, message(kindUnicast, boot(c), math.MaxUint64), witness) }},
-		{"hellos of a later process at its address", func(c *testCluster) { c.forgeHello(victim, witness, boot(c)+hour) }},
+		{"a broadcast of a later process", func(c *testCluster) {
+			sendTo(c, message(kindBroadcast, boot(c)+hour, 1), witness)
+		}},
+		{"a message to one node of a later process",
+			func(c *testCluster) { sendTo(c, message(kindUnicast, boot(c)+hour, 1), witness) }},
+		{"the highest boot number", func(c *testCluster) {
+			sendTo(c, message(kindBroadcast, math.MaxUint64, 1), witness, victim)
+		}},
+		{"the highest boot number to one node",
+			func(c *testCluster) { sendTo(c, message(kindUnicast, math.MaxUint64, 1), witness) }},
+		{"the highest sequence number", func(c *testCluster) {
+			sendTo(c, message(kindBroadcast, boot(c), math.MaxUint64), witness)
+		}},
+		{"the highest sequence number to one node",
+			func(c *testCluster) { sendTo(c, message(kindUnicast, boot(c), math.MaxUint64), witness) }},
+		{"hellos of a later process at its address",
+			func(c *testCluster) { c.forgeHello(victim, witness, boot(c)+hour) }},
 		{"hellos with the highest boot number", func(c *testCluster) { c.forgeHello(victim, witness, math.MaxUint64) }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -105,7 +116,8 @@ func TestWrongClocks(t *testing.T) {
 		c.clock = today.AddDate(2, 0, 0)
 		c.startAll("node-002")
 		c.await("two years ahead", []string{"node-000"}, func(r *testNode) error {
-			if !strings.Contains(strings.Join(r.Problems(), "; "), "is more than 365 days ahead of this node's clock; are the clocks right?") {
+			if !strings.Contains(strings.Join(r.Problems(), "; "),
+				"is more than 365 days ahead of this node's clock; are the clocks right?") {
 				return errors.New(strings.Join(r.Problems(), "; "))
 			}
 			return sees("2")(r)

@@ -43,7 +43,8 @@ func TestParseKeys(t *testing.T) {
 func TestKeysStayHidden(t *testing.T) {
 	k := key(sha256.Sum256([]byte("secret")))
 	for _, format := range []string{"%v", "%s", "%#v", "%+v"} {
-		if got := fmt.Sprintf(format, []key{k}); !strings.Contains(got, "(hidden)") || strings.Contains(got, fmt.Sprint(k[0], k[1])) {
+		if got := fmt.Sprintf(format, []key{k}); !strings.Contains(got, "(hidden)") ||
+			strings.Contains(got, fmt.Sprint(k[0], k[1])) {
 			t.Errorf("%s: %s", format, got)
 		}
 	}
@@ -54,7 +55,8 @@ func TestKeysStayHidden(t *testing.T) {
 	if err := os.WriteFile(path, []byte("hunter2"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := readKeys(path); err == nil || strings.Contains(err.Error(), "hunter2") || !strings.Contains(err.Error(), path) {
+	if _, err := readKeys(path); err == nil || strings.Contains(err.Error(), "hunter2") ||
+		!strings.Contains(err.Error(), path) {
 		t.Errorf("a bad file: %v", err)
 	}
 }

@@ -17,7 +17,9 @@ type metrics struct {
 func newMetrics(r prometheus.Registerer) *metrics {
 	auto := promauto.With(r) // nil: registers nothing
 	counter := func(name, help string) prometheus.Counter {
-		return auto.NewCounter(prometheus.CounterOpts{Namespace: "fanfare", Subsystem: "members", Name: name, Help: help})
+		return auto.NewCounter(prometheus.CounterOpts{
+			Namespace: "fanfare", Subsystem: "members", Name: name, Help: help,
+		})
 	}
 	return &metrics{
 		members: auto.NewGaugeVec(prometheus.GaugeOpts{
@@ -26,9 +28,13 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		}, []string{"state"}),
 		deaths:         counter("deaths_total", "Nodes that stopped responding."),
 		falsePositives: counter("false_positives_total", "Nodes that were reported dead and were alive."),
-		rejected:       counter("rejected_total", "Packets and connections rejected because they are from an address of no Node, or have an unknown key, or none."),
-		replayed:       counter("replayed_total", "Packets rejected because they are copies, or were sent to an earlier speaker of this node."),
-		dropped:        counter("messages_dropped_total", "Messages of other speakers dropped because the queue was full."),
+		rejected: counter("rejected_total",
+			"Packets and connections rejected because they are from an address of no Node, or have an "+
+				"unknown key, or none."),
+		replayed: counter("replayed_total",
+			"Packets rejected because they are copies, or were sent to an earlier speaker of this node."),
+		dropped: counter("messages_dropped_total",
+			"Messages of other speakers dropped because the queue was full."),
 	}
 }
 

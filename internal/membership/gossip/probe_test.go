@@ -179,7 +179,8 @@ func TestHungProcess(t *testing.T) {
 			c.network.suspend(c.addr("node-001"), true)
 			<-time.After(600 * time.Millisecond)
 			c.network.partition(c.addr("node-001"), true)
-			if took := c.await("its node loses power meanwhile", c.names("node-001"), sees(fmt.Sprintf("%d node-001 dead", nodes-1))); took > 500*time.Millisecond {
+			if took := c.await("its node loses power meanwhile", c.names("node-001"),
+				sees(fmt.Sprintf("%d node-001 dead", nodes-1))); took > 500*time.Millisecond {
 				t.Errorf("the power loss was detected %s later", took)
 			}
 		})

@@ -76,7 +76,9 @@ func (c *testCluster) replay(r *recorder) (packets, streams int) {
 	c.network.mu.Unlock()
 	for _, to := range endpoints {
 		for _, p := range r.packets {
-			to.packets <- &memberlist.Packet{Buf: slices.Clone(p.data), From: net.UDPAddrFromAddrPort(p.from), Timestamp: time.Now()}
+			to.packets <- &memberlist.Packet{
+				Buf: slices.Clone(p.data), From: net.UDPAddrFromAddrPort(p.from), Timestamp: time.Now(),
+			}
 		}
 		for _, s := range r.streams {
 			ours, theirs := net.Pipe()
@@ -263,11 +265,15 @@ func TestStreams(t *testing.T) {
 		g.keysInUse.Store(&keysInUse{k, []key{{2}, k}})
 		side := func(c net.Conn, dialed bool) *sealedConn {
 			c.SetDeadline(time.Now().Add(time.Second))
-			return &sealedConn{Conn: pipe{Conn: c, from: netip.MustParseAddrPort("127.0.0.2:7874")}, transport: &sealedTransport{gossip: g}, dialed: dialed}
+			return &sealedConn{
+				Conn:      pipe{Conn: c, from: netip.MustParseAddrPort("127.0.0.2:7874")},
+				transport: &sealedTransport{gossip: g}, dialed: dialed,
+			}
 		}
 		text := bytes.Repeat([]byte("0123456789"), 5000)
 		a, b := net.Pipe()
-		sent := [2]*recordedStream{(&recorder{}).stream(a, netip.AddrPort{}).(*recordedStream), (&recorder{}).stream(b, netip.AddrPort{}).(*recordedStream)}
+		sent := [2]*recordedStream{(&recorder{}).stream(a, netip.AddrPort{}).(*recordedStream),
+			(&recorder{}).stream(b, netip.AddrPort{}).(*recordedStream)}
 		asks, answers := side(sent[0], true), side(sent[1], false)
 		go func() {
 			asks.Write(text)

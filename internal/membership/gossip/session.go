@@ -120,14 +120,16 @@ func parseHeader(b []byte) (h header, ok bool) {
 	if len(b) < sealedBytes || packetKind(b[0]) < packetHello || packetKind(b[0]) > packetData {
 		return h, false
 	}
-	return header{packetKind(b[0]), binary.BigEndian.Uint64(b[1:]), binary.BigEndian.Uint64(b[9:]), binary.BigEndian.Uint64(b[17:])}, true
+	return header{packetKind(b[0]), binary.BigEndian.Uint64(b[1:]), binary.BigEndian.Uint64(b[9:]),
+		binary.BigEndian.Uint64(b[17:])}, true
 }
 
 // sealTransport returns the Transport for memberlist. The process has this boot number.
 func sealTransport(inner memberlist.Transport, g *Gossip, addr netip.AddrPort, boot uint64) *sealedTransport {
 	t := &sealedTransport{
 		Transport: inner, gossip: g, addr: addr, boot: boot, sessions: map[netip.AddrPort]*session{},
-		asks: rate.NewLimiter(asksPerSecond, asksPerSecond), answers: rate.NewLimiter(answersPerSecond, answersPerSecond),
+		asks:    rate.NewLimiter(asksPerSecond, asksPerSecond),
+		answers: rate.NewLimiter(answersPerSecond, answersPerSecond),
 		packets: make(chan *memberlist.Packet), streams: make(chan net.Conn), end: make(chan struct{}),
 	}
 	t.done.Go(t.run)
@@ -457,7 +459,8 @@ func (g *Gossip) knownBoot(node string) uint64 {
 func (g *Gossip) raiseBoot(boot uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.Log.Info("took a higher boot number: other nodes know a higher one of this node, as after the clock was set back", "node", g.Node)
+	g.Log.Info("took a higher boot number: other nodes know a higher one of this node, as after the clock was set back",
+		"node", g.Node)
 	g.boot = boot
 	g.raised = true
 	g.wakeUp()

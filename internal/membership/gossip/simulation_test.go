@@ -23,10 +23,12 @@ import (
 var (
 	simulatedMembers = flag.Int("members", 50, "members of the simulated cluster")
 	simulatedTime    = flag.Duration("virtual", 20*time.Second, "how long the simulated cluster runs, by its own clock")
-	simulatedCPU     = flag.Duration("processor", time.Hour, "end the simulation before if it has used that much processor time")
-	simulatedDeaths  = flag.Int("deaths", 1000, "how many nodes lose their power, at most; afterwards, the network and the stalls disturb the cluster alone")
-	simulatedSeed    = flag.Uint64("seed", 1, "seed of what is lost, stalls and dies; the order of goroutines varies")
-	simulatedResult  = flag.String("result", "", "write the result of the simulation to this file of JSON")
+	simulatedCPU     = flag.Duration("processor", time.Hour,
+		"end the simulation before if it has used that much processor time")
+	simulatedDeaths = flag.Int("deaths", 1000,
+		"how many nodes lose their power, at most; afterwards, the network and the stalls disturb the cluster alone")
+	simulatedSeed   = flag.Uint64("seed", 1, "seed of what is lost, stalls and dies; the order of goroutines varies")
+	simulatedResult = flag.String("result", "", "write the result of the simulation to this file of JSON")
 )
 
 const (
@@ -95,7 +97,8 @@ func TestSimulation(t *testing.T) {
 			t.Fatalf("%d deaths, %d stalls, %d lost packets: want some of each", len(all), r.Stalls, r.Lost)
 		}
 		if median := all[len(all)/2]; median > detectionLimit || r.FalseDeaths > 0 {
-			t.Errorf("the median death was detected after %s, and %d were false: want %s at most, and none", median, r.FalseDeaths, detectionLimit)
+			t.Errorf("the median death was detected after %s, and %d were false: want %s at most, and none", median,
+				r.FalseDeaths, detectionLimit)
 		}
 	})
 }
@@ -112,7 +115,10 @@ func writeResult(t *testing.T, path string, r simulationResult) {
 
 // simulate runs a cluster for some virtual time, or until that has taken some processor time.
 func simulate(t *testing.T, members int, virtual, processor time.Duration, seed uint64) simulationResult {
-	s := &simulation{testCluster: newTestCluster(t, members), rand: rand.New(rand.NewPCG(seed, 1)), stop: map[string]context.CancelFunc{}}
+	s := &simulation{
+		testCluster: newTestCluster(t, members), rand: rand.New(rand.NewPCG(seed, 1)),
+		stop: map[string]context.CancelFunc{},
+	}
 	d := newDisturbance(seed)
 	s.network.disturbed = d
 	s.begin()
@@ -236,7 +242,8 @@ func (s *simulation) killOne() {
 	slices.Sort(s.detected)
 	others := len(s.detected)
 	r := &s.result
-	r.First, r.Most, r.All = append(r.First, s.detected[0]), append(r.Most, s.detected[(others*99+99)/100-1]), append(r.All, s.detected[others-1])
+	r.First, r.Most, r.All = append(r.First, s.detected[0]), append(r.Most, s.detected[(others*99+99)/100-1]),
+		append(r.All, s.detected[others-1])
 	s.off, s.returned, s.back = "", name, 0
 	s.mu.Unlock()
 	s.network.partition(s.addr(name), false)
@@ -309,7 +316,8 @@ func died(first, second *View) (names []string) {
 		if m.State != Dead {
 			continue
 		}
-		i, known := slices.BinarySearchFunc(first.Members, m.Node, func(m Member, name string) int { return strings.Compare(m.Node, name) })
+		i, known := slices.BinarySearchFunc(first.Members, m.Node,
+			func(m Member, name string) int { return strings.Compare(m.Node, name) })
 		if known && first.Members[i].State == Alive {
 			names = append(names, m.Node)
 		}

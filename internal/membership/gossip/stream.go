@@ -170,7 +170,8 @@ func (c *sealedConn) begin() error {
 
 // use derives the keys of both directions.
 func (c *sealedConn) use(k key) {
-	c.out, c.in = records{aead: deriveCipher(k, "fanfare stream to "+string(c.nonces))}, records{aead: deriveCipher(k, "fanfare stream from "+string(c.nonces))}
+	c.out, c.in = records{aead: deriveCipher(k, "fanfare stream to "+string(c.nonces))},
+		records{aead: deriveCipher(k, "fanfare stream from "+string(c.nonces))}
 	if !c.dialed {
 		c.in, c.out = c.out, c.in
 	}

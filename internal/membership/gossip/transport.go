@@ -48,9 +48,13 @@ type admission func(from netip.Addr) bool
 
 // listenSockets opens a socketTransport, which discards what is not admitted.
 func listenSockets(at netip.AddrPort, admits admission, log *log.Logger) (memberlist.Transport, error) {
-	t := &socketTransport{addr: at, admits: admits, log: log, packets: make(chan *memberlist.Packet), streams: make(chan net.Conn), end: make(chan struct{})}
+	t := &socketTransport{
+		addr: at, admits: admits, log: log, packets: make(chan *memberlist.Packet), streams: make(chan net.Conn),
+		end: make(chan struct{}),
+	}
 	if err := t.listen(); err != nil {
-		return nil, fmt.Errorf("cannot listen at %s, UDP and TCP: %w; is the node's InternalIP an address of this machine, and the port free?", at, err)
+		return nil, fmt.Errorf("cannot listen at %s, UDP and TCP: %w; is the node's InternalIP an address of this "+
+			"machine, and the port free?", at, err)
 	}
 	t.done.Go(t.read)
 	t.done.Go(t.accept)
@@ -86,7 +90,8 @@ func (t *socketTransport) read() {
 			continue
 		}
 		select {
-		case t.packets <- &memberlist.Packet{Buf: slices.Clone(b[:n]), From: net.UDPAddrFromAddrPort(from), Timestamp: time.Now()}:
+		case t.packets <- &memberlist.Packet{Buf: slices.Clone(b[:n]), From: net.UDPAddrFromAddrPort(from),
+			Timestamp: time.Now()}:
 		case <-t.end:
 			return
 		}
@@ -140,7 +145,9 @@ func (t *socketTransport) WriteTo(b []byte, addr string) (time.Time, error) {
 // DialTimeout connects from the listening address, so that a firewall can admit nodes by
 // their addresses.
 func (t *socketTransport) DialTimeout(addr string, timeout time.Duration) (net.Conn, error) {
-	d := net.Dialer{Timeout: min(timeout, connectTimeout), LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(t.addr.Addr(), 0))}
+	d := net.Dialer{
+		Timeout: min(timeout, connectTimeout), LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(t.addr.Addr(), 0)),
+	}
 	return d.Dial("tcp", addr)
 }
 

@@ -27,7 +27,8 @@ func TestTransport(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := listenSockets(b, all, quiet); err == nil || !strings.Contains(err.Error(), "is the node's InternalIP an address of this machine, and the port free?") {
+		if _, err := listenSockets(b, all, quiet); err == nil ||
+			!strings.Contains(err.Error(), "is the node's InternalIP an address of this machine, and the port free?") {
 			t.Errorf("a port twice: %v", err)
 		}
 		for _, text := range []string{"first", strings.Repeat("x", 60000), "last"} {
@@ -36,7 +37,8 @@ func TestTransport(t *testing.T) {
 			}
 			select {
 			case p := <-two.PacketCh():
-				if string(p.Buf) != text || cap(p.Buf) > len(text)+8192 || p.From.String() != a.String() || time.Since(p.Timestamp) > time.Hour {
+				if string(p.Buf) != text || cap(p.Buf) > len(text)+8192 || p.From.String() != a.String() ||
+					time.Since(p.Timestamp) > time.Hour {
 					t.Errorf("%d bytes in %d from %s, want %d from %s", len(p.Buf), cap(p.Buf), p.From, len(text), a)
 				}
 			case <-time.After(time.Minute):

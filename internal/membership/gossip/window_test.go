@@ -11,8 +11,8 @@ func TestBootWindow(t *testing.T) {
 		boot, seq uint64
 		fresh     bool
 	}{
-		{7, 1, true}, {7, 1, false}, {7, 3, true}, {7, 2, true}, {7, 2, false}, {7, windowSize, true}, {7, 37, true}, {7, 37, false},
-		{7, 2000, true}, {7, 2001 - windowSize, true}, {7, 2000 - windowSize, false},
+		{7, 1, true}, {7, 1, false}, {7, 3, true}, {7, 2, true}, {7, 2, false}, {7, windowSize, true}, {7, 37, true},
+		{7, 37, false}, {7, 2000, true}, {7, 2001 - windowSize, true}, {7, 2000 - windowSize, false},
 		{9, 1, true}, // another process
 		{7, 2001, false}, {9, 1, false}, {9, 200, true}, {9, 201, true}, {9, 200, false},
 		{10, 1, true}, {9, 202, false}, {7, 2002, false}, {10, 2, true}, // after two restarts

@@ -38,7 +38,9 @@ func Service(name string, status ...string) *corev1.Service {
 
 func EndpointSlice(name, service string, addrs ...string) *discoveryv1.EndpointSlice {
 	s := &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: service}},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: service},
+		},
 		AddressType: discoveryv1.AddressTypeIPv4,
 		Ports:       []discoveryv1.EndpointPort{{Port: new(int32(8080))}},
 	}
@@ -49,7 +51,10 @@ func EndpointSlice(name, service string, addrs ...string) *discoveryv1.EndpointS
 }
 
 func Pool(name string, addrs ...string) *v1alpha1.AddressPool {
-	return &v1alpha1.AddressPool{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.AddressPoolSpec{Announce: v1alpha1.AnnounceBGP, Addresses: addrs}}
+	return &v1alpha1.AddressPool{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       v1alpha1.AddressPoolSpec{Announce: v1alpha1.AnnounceBGP, Addresses: addrs},
+	}
 }
 
 func Namespace(name, team string) *corev1.Namespace {
@@ -57,7 +62,9 @@ func Namespace(name, team string) *corev1.Namespace {
 }
 
 func ServiceCIDR(name string, cidrs ...string) *networkingv1.ServiceCIDR {
-	return &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: cidrs}}
+	return &networkingv1.ServiceCIDR{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: cidrs},
+	}
 }
 
 func Node(name string) *corev1.Node {
@@ -117,7 +124,8 @@ func Random(rnd *rand.Rand) runtime.Object {
 	case 8:
 		o := Node(name)
 		o.Labels["rack"] = fmt.Sprint(rnd.IntN(2))
-		o.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: fmt.Sprintf("192.0.2.%d", rnd.IntN(6))}}
+		o.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP,
+			Address: fmt.Sprintf("192.0.2.%d", rnd.IntN(6))}}
 		return o
 	default:
 		return Peer(name, ip)
@@ -127,7 +135,9 @@ func Random(rnd *rand.Rand) runtime.Object {
 // Comparers says how to compare what cmp cannot look into.
 var Comparers = []gocmp.Option{
 	gocmp.Exporter(func(reflect.Type) bool { return true }),
-	gocmp.FilterPath(func(p gocmp.Path) bool { return !strings.HasSuffix(p.Last().String(), ".requirements") }, cmpopts.EquateEmpty()),
+	gocmp.FilterPath(func(p gocmp.Path) bool {
+		return !strings.HasSuffix(p.Last().String(), ".requirements")
+	}, cmpopts.EquateEmpty()),
 	gocmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
 	gocmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }),
 	gocmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	celgo "github.com/google/cel-go/cel"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
 	apiextcel "k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
@@ -17,13 +18,11 @@ import (
 	celconfig "k8s.io/apiserver/pkg/apis/cel"
 	"k8s.io/apiserver/pkg/cel/environment"
 	"sigs.k8s.io/yaml"
-
-	celgo "github.com/google/cel-go/cel"
 )
 
-// The oldest Kubernetes whose API server accepts the CRDs and the admission policy. It is in
-// docs/install.md and in the chart, and `make oldest-test` runs its first release. An API server accepts in new objects what its predecessor
-// knew, too, so that a rollback finds nothing that it does not understand.
+// The oldest Kubernetes whose API server accepts the CRDs and the admission policy. It is in docs/install.md and in the
+// chart, and `make oldest-test` runs its first release. An API server accepts in new objects what its predecessor knew,
+// too, so that a rollback finds nothing that it does not understand.
 const oldestMinor = 32
 
 // The expressions compile with the functions of the oldest API server, and not with those of the

@@ -46,7 +46,8 @@ func Load(t testing.TB, plural string) Validator {
 	apiextensionsv1.SetDefaults_CustomResourceDefinition(&crd)
 	apiextensionsv1.SetDefaults_CustomResourceDefinitionSpec(&crd.Spec)
 	var in apiextensions.CustomResourceDefinition
-	if err := apiextensionsv1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(&crd, &in, nil); err != nil {
+	if err := apiextensionsv1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(&crd, &in,
+		nil); err != nil {
 		t.Fatal(err)
 	}
 	// This is what makes the API server refuse a CRD: not structural, CEL that
@@ -88,7 +89,8 @@ func (v Validator) Update(obj map[string]any, old any) field.ErrorList {
 
 // unknown removes the fields that the schema does not have, and names them.
 func (v Validator) unknown(obj map[string]any) (errs field.ErrorList) {
-	paths := pruning.PruneWithOptions(obj, v.Structural, true, schema.UnknownFieldPathOptions{TrackUnknownFieldPaths: true})
+	paths := pruning.PruneWithOptions(obj, v.Structural, true,
+		schema.UnknownFieldPathOptions{TrackUnknownFieldPaths: true})
 	for _, path := range paths {
 		errs = append(errs, field.Forbidden(field.NewPath(path), "unknown field"))
 	}

@@ -38,7 +38,8 @@ func Snapshot(t *testing.T, yaml []byte) *cluster.Snapshot {
 // HugeService is a snapshot with a Service of so many endpoints, and a small one.
 func HugeService(t *testing.T, endpoints int) *cluster.Snapshot {
 	t.Helper()
-	snap := *Snapshot(t, []byte(TwoRouters+LocalService("huge", "uid-huge", "192.0.2.1", "n1")+LocalService("web", "uid-web", "192.0.2.2", "n1")))
+	snap := *Snapshot(t, []byte(TwoRouters+LocalService("huge", "uid-huge", "192.0.2.1", "n1")+
+		LocalService("web", "uid-web", "192.0.2.2", "n1")))
 	huge := snap.Services.At(0)
 	like := huge.Endpoints.Subsets[0].List[0]
 	var list []cluster.Endpoint
@@ -53,7 +54,8 @@ func HugeService(t *testing.T, endpoints int) *cluster.Snapshot {
 
 // Endpoints are endpoints that serve one port, TCP, by this number.
 func Endpoints(port string, number uint16, list ...cluster.Endpoint) *cluster.Endpoints {
-	return &cluster.Endpoints{Subsets: []cluster.Subset{{Ports: []cluster.Port{{Name: port, Protocol: corev1.ProtocolTCP, Port: number}}, List: list}}}
+	return &cluster.Endpoints{Subsets: []cluster.Subset{
+		{Ports: []cluster.Port{{Name: port, Protocol: corev1.ProtocolTCP, Port: number}}, List: list}}}
 }
 
 // Members are the members n1, n2, …, with a letter for each: a is alive, d dead, x dead and
@@ -61,7 +63,10 @@ func Endpoints(port string, number uint16, list ...cluster.Endpoint) *cluster.En
 func Members(states string) *membership.Members {
 	m := &membership.Members{}
 	for i, s := range states {
-		m.Nodes = append(m.Nodes, membership.Member{Node: fmt.Sprintf("n%d", i+1), Alive: s == 'a', Absent: s == 'x', Left: s == 'l', Since: time.Date(2026, 5, 4, 3, 2, i, 0, time.UTC)})
+		m.Nodes = append(m.Nodes, membership.Member{
+			Node: fmt.Sprintf("n%d", i+1), Alive: s == 'a', Absent: s == 'x', Left: s == 'l',
+			Since: time.Date(2026, 5, 4, 3, 2, i, 0, time.UTC),
+		})
 	}
 	return m
 }

@@ -54,12 +54,17 @@ var Nodes = []string{"n1", "n2", "n3"}
 
 // NewWorld makes the World of a seed: always the same.
 func NewWorld(seed uint64) *World {
-	w := &World{Rand: rand.New(rand.NewPCG(seed, 1)), attributes: rand.New(rand.NewPCG(seed, 2)), view: rand.New(rand.NewPCG(seed, 5)), layer2: rand.New(rand.NewPCG(seed, 4))}
+	w := &World{
+		Rand: rand.New(rand.NewPCG(seed, 1)), attributes: rand.New(rand.NewPCG(seed, 2)),
+		view: rand.New(rand.NewPCG(seed, 5)), layer2: rand.New(rand.NewPCG(seed, 4)),
+	}
 	for _, name := range Nodes {
 		w.Nodes = append(w.Nodes, &cluster.Node{Name: name, InternalIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}})
 	}
-	w.Pools = []*cluster.Pool{{Name: "lan", Announce: cluster.AnnounceBGP, Ranges: []netipx.IPRange{netipx.MustParseIPRange("192.0.2.0-192.0.2.5")},
-		ServiceCommunities: &cluster.Communities{Standard: []bgp.Community{0, 1}}}} // and not 2, which Services ask for as well
+	w.Pools = []*cluster.Pool{{Name: "lan", Announce: cluster.AnnounceBGP,
+		Ranges: []netipx.IPRange{netipx.MustParseIPRange("192.0.2.0-192.0.2.5")},
+		// and not 2, which Services ask for as well
+		ServiceCommunities: &cluster.Communities{Standard: []bgp.Community{0, 1}}}}
 	w.Peers = []*cluster.Peer{{Session: bgp.Session{Name: "tor1", PeerASN: 65000}, MyASN: 65001}}
 	for range Services {
 		w.Step()
@@ -71,8 +76,9 @@ func NewWorld(seed uint64) *World {
 func (w *World) Snapshot() *cluster.Snapshot {
 	return &cluster.Snapshot{
 		Services: cluster.ServiceSet(w.Services...), Nodes: slices.Clone(w.Nodes), Pools: w.announcedPools(),
-		Peers: slices.Clone(w.Peers), Advertisements: slices.Clone(w.Advertisements), Assignments: cluster.AssignmentSet(w.Assignments...),
-		L2Advertisements: slices.Clone(w.L2Advertisements), L2Ready: w.Interfaces != nil, AllNodes: true, Claims: cluster.ClaimSet(w.Claims...),
+		Peers: slices.Clone(w.Peers), Advertisements: slices.Clone(w.Advertisements),
+		Assignments: cluster.AssignmentSet(w.Assignments...), L2Advertisements: slices.Clone(w.L2Advertisements),
+		L2Ready: w.Interfaces != nil, AllNodes: true, Claims: cluster.ClaimSet(w.Claims...),
 	}
 }
 
@@ -134,9 +140,13 @@ func (w *World) Step() {
 func (w *World) ChangeInputs() {
 	switch n := w.view.IntN(4); {
 	case n == 0 && len(w.Peers) > 0:
-		w.Peers = []*cluster.Peer{{Session: bgp.Session{Name: "tor1", PeerASN: 65000, HoldTime: time.Duration(w.view.IntN(3)) * time.Minute, Weights: w.view.IntN(3) == 0}, MyASN: 65001}}
+		w.Peers = []*cluster.Peer{{Session: bgp.Session{Name: "tor1", PeerASN: 65000,
+			HoldTime: time.Duration(w.view.IntN(3)) * time.Minute, Weights: w.view.IntN(3) == 0}, MyASN: 65001}}
 		if w.view.IntN(2) == 0 {
-			w.Peers = append(w.Peers, &cluster.Peer{Session: bgp.Session{Name: "tor2", PeerASN: 65000, PeerAddress: netip.MustParseAddr("192.0.2.1")}, MyASN: 65001})
+			w.Peers = append(w.Peers, &cluster.Peer{
+				Session: bgp.Session{Name: "tor2", PeerASN: 65000, PeerAddress: netip.MustParseAddr("192.0.2.1")},
+				MyASN:   65001,
+			})
 		}
 	case n == 1:
 		i := w.view.IntN(len(w.Nodes))
@@ -193,13 +203,19 @@ func (w *World) changeL2() {
 		w.Claims = nil
 		for i := range Addresses {
 			if w.layer2.IntN(2) == 0 {
-				w.Claims = append(w.Claims, &cluster.Claim{Addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), Pool: "lan", Node: Nodes[w.layer2.IntN(len(Nodes))]})
+				w.Claims = append(w.Claims, &cluster.Claim{
+					Addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), Pool: "lan",
+					Node: Nodes[w.layer2.IntN(len(Nodes))],
+				})
 			}
 		}
 	default:
 		w.Interfaces = []l2.Interface{}
 		for i := range w.layer2.IntN(3) {
-			w.Interfaces = append(w.Interfaces, l2.Interface{Name: fmt.Sprintf("eth%d", i), Prefixes: []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("192.0.2.0/%d", 24+w.layer2.IntN(7)))}})
+			w.Interfaces = append(w.Interfaces, l2.Interface{
+				Name: fmt.Sprintf("eth%d", i), Prefixes: []netip.Prefix{
+					netip.MustParsePrefix(fmt.Sprintf("192.0.2.0/%d", 24+w.layer2.IntN(7)))},
+			})
 		}
 	}
 }
@@ -212,10 +228,13 @@ func (w *World) changeMembers() {
 	}
 	w.Members = &membership.Members{}
 	for _, name := range Nodes {
-		m := membership.Member{Node: name, Alive: w.attributes.IntN(3) > 0, Since: time.Unix(int64(w.attributes.IntN(1000)), 0)}
+		m := membership.Member{
+			Node: name, Alive: w.attributes.IntN(3) > 0, Since: time.Unix(int64(w.attributes.IntN(1000)), 0),
+		}
 		m.Left = !m.Alive && w.attributes.IntN(4) == 0
 		m.Returning = w.attributes.IntN(4) == 0
-		m.Interfaces = []cluster.Interface{{Name: "eth0", Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/29")}}}
+		m.Interfaces = []cluster.Interface{{Name: "eth0",
+			Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/29")}}}
 		w.Members.Nodes = append(w.Members.Nodes, m)
 	}
 }
@@ -246,15 +265,18 @@ func (w *World) communities() *cluster.Communities {
 // ToggleService creates or deletes a Service. A new one gets endpoints and, mostly, an address.
 func (w *World) ToggleService(n int) {
 	name := cluster.Name{Namespace: "shop", Name: fmt.Sprintf("s%d", n)}
-	i, found := slices.BinarySearchFunc(w.Services, name, func(s cluster.Service, n cluster.Name) int { return s.Name.Compare(n) })
+	i, found := slices.BinarySearchFunc(w.Services, name,
+		func(s cluster.Service, n cluster.Name) int { return s.Name.Compare(n) })
 	if found {
 		w.Services = slices.Delete(slices.Clone(w.Services), i, i+1)
-		w.Assignments = slices.DeleteFunc(slices.Clone(w.Assignments), func(a cluster.Assignment) bool { return a.Service == name })
+		w.Assignments = slices.DeleteFunc(slices.Clone(w.Assignments),
+			func(a cluster.Assignment) bool { return a.Service == name })
 		return
 	}
 	spec := &cluster.Spec{
-		Name: name, ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyCluster, IPFamilies: []corev1.IPFamily{corev1.IPv6Protocol, corev1.IPv4Protocol},
-		Ports: []cluster.Port{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80}},
+		Name: name, ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyCluster,
+		IPFamilies: []corev1.IPFamily{corev1.IPv6Protocol, corev1.IPv4Protocol},
+		Ports:      []cluster.Port{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80}},
 	}
 	if w.IntN(2) == 0 {
 		spec.Labels = labels.Set{"tier": "gold"}
@@ -273,7 +295,8 @@ func (w *World) ToggleService(n int) {
 // reassign gives a Service another address, rarely a taken one.
 func (w *World) reassign(i int) {
 	name := w.Services[i].Name
-	w.Assignments = slices.DeleteFunc(slices.Clone(w.Assignments), func(a cluster.Assignment) bool { return a.Service == name })
+	w.Assignments = slices.DeleteFunc(slices.Clone(w.Assignments),
+		func(a cluster.Assignment) bool { return a.Service == name })
 	addr := netip.AddrFrom4([4]byte{192, 0, 2, byte(w.IntN(Addresses))})
 	taken := slices.ContainsFunc(w.Assignments, func(a cluster.Assignment) bool { return a.Addr == addr })
 	if taken && w.IntN(4) > 0 || w.IntN(8) == 0 {

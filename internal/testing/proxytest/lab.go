@@ -62,7 +62,8 @@ func NewLab(t *testing.T) *Lab {
 		}
 	}
 	l.Router, l.Client = nstest.New(t, "router"), nstest.New(t, "client")
-	l.Pod1, l.Pod2, l.Pod3, l.Remote = nstest.New(t, "pod1"), nstest.New(t, "pod2"), nstest.New(t, "pod3"), nstest.New(t, "remote")
+	l.Pod1, l.Pod2, l.Pod3, l.Remote = nstest.New(t, "pod1"), nstest.New(t, "pod2"), nstest.New(t, "pod3"),
+		nstest.New(t, "remote")
 	l.uplinks()
 	l.pod(l.Pod1, "cali1")
 	l.pod(l.Pod2, "cali2")

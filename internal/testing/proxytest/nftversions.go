@@ -22,8 +22,10 @@ func NFTPrograms(t testing.TB, root string) map[string]string {
 		t.Fatal(err)
 	}
 	dir := filepath.Join(cache, "fanfare", "nft")
-	if out, err := exec.CommandContext(t.Context(), filepath.Join(root, "hack/nft.sh"), dir).CombinedOutput(); err != nil {
-		nstest.Missing(t, "hack/nft.sh cannot unpack the packages of other Debian releases: "+err.Error()+"\n"+string(out))
+	if out, err := exec.CommandContext(t.Context(), filepath.Join(root, "hack/nft.sh"),
+		dir).CombinedOutput(); err != nil {
+		nstest.Missing(t, "hack/nft.sh cannot unpack the packages of other Debian releases: "+err.Error()+"\n"+
+			string(out))
 	}
 	all := make(map[string]string)
 	for _, v := range NFTVersions {

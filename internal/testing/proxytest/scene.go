@@ -66,8 +66,8 @@ func (r SceneRow) Ok(got []string) bool {
 //
 //	FROM PROTOCOL NAME:PORT BACKEND
 //
-// is a client that has been there, and where it came to. Outcomes are those of lab.probe; all that are named must occur,
-// and no other; but of "one of" them a client finds the same again and again.
+// is a client that has been there, and where it came to. Outcomes are those of lab.probe; all that are named must
+// occur, and no other; but of "one of" them a client finds the same again and again.
 type Scene struct {
 	Name  string
 	State state.State
@@ -201,7 +201,9 @@ func parseClients(c *state.LocalClients, words []string) error {
 func parseSNAT(s *state.SNAT, words []string) error {
 	switch words[0] {
 	case "ports":
-		ports := map[string]state.Ports{"fully-random": state.PortFullyRandom, "random": state.PortRandom, "kept": state.PortKept}
+		ports := map[string]state.Ports{
+			"fully-random": state.PortFullyRandom, "random": state.PortRandom, "kept": state.PortKept,
+		}
 		s.Ports = ports[words[1]]
 	case "source":
 		s.Sources = []netip.Addr{At(words[1], 0), At(words[1], 1)}
@@ -226,7 +228,9 @@ func (s *Scene) vip(a netip.Addr) *state.VIP {
 }
 
 // sceneProtocols are the words for protocols.
-var sceneProtocols = map[string][]state.Protocol{"tcp": {state.TCP}, "udp": {state.UDP}, "sctp": {state.SCTP}, "any": {state.TCP, state.UDP, state.SCTP}}
+var sceneProtocols = map[string][]state.Protocol{
+	"tcp": {state.TCP}, "udp": {state.UDP}, "sctp": {state.SCTP}, "any": {state.TCP, state.UDP, state.SCTP},
+}
 
 // addPort reads "any/80 external pod1 internal pod1 remote".
 func addPort(v *state.VIP, family state.SetID, words []string) error {
@@ -235,7 +239,10 @@ func addPort(v *state.VIP, family state.SetID, words []string) error {
 	if err != nil || sceneProtocols[proto] == nil {
 		return fmt.Errorf("port %q; want such as tcp/80", words[0])
 	}
-	f := state.Frontend{Port: uint16(port), External: state.Target{Remote: state.Preserve}, Internal: state.Target{Remote: state.Preserve}}
+	f := state.Frontend{
+		Port: uint16(port), External: state.Target{Remote: state.Preserve},
+		Internal: state.Target{Remote: state.Preserve},
+	}
 	about := ""
 	for _, w := range words[1:] {
 		switch w {
@@ -342,7 +349,8 @@ func (s *Scene) learn(words []string) error {
 			return err
 		}
 		for _, proto := range sceneProtocols[words[1]] {
-			s.Knows = append(s.Knows, SceneMemory{At(words[0], family), At(name, family), state.Port{Proto: proto, Port: uint16(n)}, b})
+			s.Knows = append(s.Knows, SceneMemory{At(words[0], family), At(name, family),
+				state.Port{Proto: proto, Port: uint16(n)}, b})
 		}
 	}
 	return nil

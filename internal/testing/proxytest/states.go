@@ -24,7 +24,10 @@ func WithVIPs(vips state.VIPs, more ...*state.VIP) state.VIPs {
 
 func BenchVIP(i, version int) *state.VIP {
 	b := func(net byte) state.Backend {
-		return state.Backend{Node: "n1", Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, net + byte(version%2), byte(i >> 8), byte(i)}), 8080)}
+		return state.Backend{
+			Node: "n1", Addr: netip.AddrPortFrom(
+				netip.AddrFrom4([4]byte{10, net + byte(version%2), byte(i >> 8), byte(i)}), 8080),
+		}
 	}
 	to := state.Target{Backends: []state.Backend{b(100), b(200)}}
 	return &state.VIP{
@@ -56,7 +59,10 @@ func Crowd(before int, a netip.Addr, others int) (t state.Target) {
 func largeBackends(n int) []state.Backend {
 	all := make([]state.Backend, n)
 	for i := range all {
-		all[i] = state.Backend{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1 + byte(i>>16), byte(i >> 8), byte(i)}), 8080), Node: "n1"}
+		all[i] = state.Backend{
+			Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1 + byte(i>>16), byte(i >> 8), byte(i)}), 8080),
+			Node: "n1",
+		}
 		if i%3 == 0 {
 			all[i].Node = "n2"
 		}
@@ -69,7 +75,10 @@ func LargeVIP(ports, backends int, s state.Scheduler) *state.VIP {
 	v := &state.VIP{Addr: netip.MustParseAddr("192.0.2.1")}
 	to := state.Target{Backends: largeBackends(backends)}
 	for i := range ports {
-		v.Frontends = append(v.Frontends, state.Frontend{Protocol: state.TCP, Port: uint16(1 + i), External: to, Internal: state.Target{Backends: to.Backends, Remote: state.Preserve}, Scheduler: s})
+		v.Frontends = append(v.Frontends, state.Frontend{
+			Protocol: state.TCP, Port: uint16(1 + i), External: to,
+			Internal: state.Target{Backends: to.Backends, Remote: state.Preserve}, Scheduler: s,
+		})
 	}
 	return v
 }
@@ -104,13 +113,20 @@ func PacketFrontends(p state.Protocol, family state.SetID) []state.Frontend {
 		return state.Target{Backends: Backends(family, names...), Miss: miss, Remote: remote}
 	}
 	return []state.Frontend{
-		{Protocol: p, Port: PortLocal, External: to(state.Drop, state.Preserve, "pod1"), Internal: to(state.Reject, state.Preserve, "pod1")},
-		{Protocol: p, Port: PortRemote, External: to(state.Reject, state.Masquerade, "remote"), Internal: to(state.Reject, state.Preserve, "remote")},
-		{Protocol: p, Port: PortAway, External: to(state.Drop, state.Preserve), Internal: to(state.Reject, state.Preserve, "remote")},
-		{Protocol: p, Port: PortNone, External: to(state.Reject, state.Preserve), Internal: to(state.Reject, state.Preserve)},
-		{Protocol: p, Port: PortCluster, External: to(state.Reject, state.Masquerade, "pod1"), Internal: to(state.Reject, state.Preserve, "pod1")},
-		{Protocol: p, Port: PortHost, External: to(state.Reject, state.Masquerade, "node"), Internal: to(state.Reject, state.Preserve, "node")},
-		{Protocol: p, Port: PortMasq, External: to(state.Reject, state.Masquerade, "remote"), Internal: to(state.Reject, state.Masquerade, "remote")},
+		{Protocol: p, Port: PortLocal, External: to(state.Drop, state.Preserve, "pod1"),
+			Internal: to(state.Reject, state.Preserve, "pod1")},
+		{Protocol: p, Port: PortRemote, External: to(state.Reject, state.Masquerade, "remote"),
+			Internal: to(state.Reject, state.Preserve, "remote")},
+		{Protocol: p, Port: PortAway, External: to(state.Drop, state.Preserve),
+			Internal: to(state.Reject, state.Preserve, "remote")},
+		{Protocol: p, Port: PortNone, External: to(state.Reject, state.Preserve),
+			Internal: to(state.Reject, state.Preserve)},
+		{Protocol: p, Port: PortCluster, External: to(state.Reject, state.Masquerade, "pod1"),
+			Internal: to(state.Reject, state.Preserve, "pod1")},
+		{Protocol: p, Port: PortHost, External: to(state.Reject, state.Masquerade, "node"),
+			Internal: to(state.Reject, state.Preserve, "node")},
+		{Protocol: p, Port: PortMasq, External: to(state.Reject, state.Masquerade, "remote"),
+			Internal: to(state.Reject, state.Masquerade, "remote")},
 	}
 }
 

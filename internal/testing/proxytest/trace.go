@@ -235,7 +235,9 @@ func LabView() *NodeView {
 			n.names[netip.MustParseAddr(both[family])] = name
 		}
 		// Loopback lends its address to no interface, and the kernel takes the next one.
-		for iface, name := range map[string]string{"eth0": "node", "lo": "node", "cali1": "gateway", "cali2": "gateway", "cni0": "gateway"} {
+		for iface, name := range map[string]string{
+			"eth0": "node", "lo": "node", "cali1": "gateway", "cali2": "gateway", "cni0": "gateway",
+		} {
 			n.addrs[iface] = append(n.addrs[iface], At(name, family))
 			n.local[At(name, family)] = true
 		}

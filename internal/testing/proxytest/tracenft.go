@@ -125,7 +125,10 @@ func ParseNft(script string) (*nftRules, error) {
 		case len(words) == 0 || words[0] == "#" || words[0] == "table" || words[0] == "comment" || words[0] == "delete":
 		case words[0] == "add" && words[1] == "table":
 		case words[0] == "set" || words[0] == "map":
-			r.sets[words[1]] = &nftSet{interval: strings.Contains(line, "flags interval"), numbers: strings.Contains(line, ": meta priority;"), items: make(map[string]string)}
+			r.sets[words[1]] = &nftSet{
+				interval: strings.Contains(line, "flags interval"), numbers: strings.Contains(line, ": meta priority;"),
+				items: make(map[string]string),
+			}
 			if _, elements, ok := strings.Cut(line, "elements = "); ok {
 				err = r.elements(words[1], strings.TrimSuffix(elements, "; }"))
 			}
@@ -196,7 +199,8 @@ var nftPriorities = map[string]int{"raw": -300, "mangle": -150, "dstnat": -100, 
 func (ch *nftChain) base(line string) error {
 	head, policy, _ := strings.Cut(line, ";")
 	var priority string
-	if _, err := fmt.Sscanf(strings.TrimSpace(head), "type %s hook %s priority %s", &ch.kind, &ch.hook, &priority); err != nil {
+	if _, err := fmt.Sscanf(strings.TrimSpace(head), "type %s hook %s priority %s", &ch.kind, &ch.hook,
+		&priority); err != nil {
 		return err
 	}
 	var named bool

@@ -223,7 +223,8 @@ func (in *xtReader) target(how, name string) (nftStatement, error) {
 		return nil, fmt.Errorf("no chain %s", name)
 	}
 	switch in.table + " " + name {
-	case "filter DROP", "filter ACCEPT", "filter RETURN", "mangle DROP", "mangle RETURN", "raw RETURN", "raw ACCEPT", "nat RETURN", "nat ACCEPT":
+	case "filter DROP", "filter ACCEPT", "filter RETURN", "mangle DROP", "mangle RETURN", "raw RETURN", "raw ACCEPT",
+		"nat RETURN", "nat ACCEPT":
 		return say(strings.ToLower(name), ""), nil
 	case "filter REJECT":
 		return in.reject()

@@ -29,10 +29,13 @@ func (in *xtReader) part() (nftStatement, error) {
 		}), nil
 	case "-i", "-o":
 		name := in.next()
-		return test(not, func(x *nftRun) bool { return ifaceIs(name, map[string]string{"-i": x.p.in, "-o": x.p.out}[w]) }), nil
+		return test(not, func(x *nftRun) bool {
+			return ifaceIs(name, map[string]string{"-i": x.p.in, "-o": x.p.out}[w])
+		}), nil
 	case "-p":
 		name := in.next()
-		proto, ok := map[string]uint8{"tcp": uint8(state.TCP), "udp": uint8(state.UDP), "sctp": uint8(state.SCTP), "icmp": protoICMP, "ipv6-icmp": protoICMPv6}[name]
+		proto, ok := map[string]uint8{"tcp": uint8(state.TCP), "udp": uint8(state.UDP), "sctp": uint8(state.SCTP),
+			"icmp": protoICMP, "ipv6-icmp": protoICMPv6}[name]
 		if !ok {
 			return nil, fmt.Errorf("protocol %s", name)
 		}
@@ -150,7 +153,9 @@ func (k xtKey) meets(p *Packet, flags string) bool {
 	case flags == "src":
 		return k.addr.Contains(p.Src.Addr())
 	case flags == "src,src":
-		return k.addr.Contains(p.Src.Addr()) && !isICMP(p) && k.port == state.Port{Proto: state.Protocol(p.proto), Port: p.Src.Port()}
+		return k.addr.Contains(p.Src.Addr()) && !isICMP(p) && k.port == state.Port{
+			Proto: state.Protocol(p.proto), Port: p.Src.Port(),
+		}
 	case !k.addr.Contains(p.Dst.Addr()):
 		return false
 	case flags == "dst":

@@ -71,7 +71,8 @@ func (w World) snat() state.SNAT {
 		Ports:   Pick(w, state.PortFullyRandom, state.PortRandom, state.PortKept),
 		Sources: Pick(w, nil, Addrs("10.0.2.2"), Addrs("fd00:2::2"), Addrs("10.0.2.9", "fd00:2::9")),
 		Never:   w.prefixes("10.244.0.0/16", "10.245.0.0/16", "fd00:244::/32"),
-		Mark:    Pick(w, state.Mark{}, state.Mark{Value: 0x4000, Mask: 0x4000}, state.Mark{Mask: 0xff00}, state.Mark{Value: 0xdeadbeef, Mask: 0xffffffff}),
+		Mark: Pick(w, state.Mark{}, state.Mark{Value: 0x4000, Mask: 0x4000}, state.Mark{Mask: 0xff00},
+			state.Mark{Value: 0xdeadbeef, Mask: 0xffffffff}),
 	}
 }
 

@@ -52,7 +52,8 @@ func upCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&keep, "keep", false, "leave the lab up and explain how to look around")
 	cmd.Flags().StringVar(&o.ID, "id", "lab", "name of the lab; its namespaces are called ff-NAME-NODE")
 	cmd.Flags().StringVar(&o.Topology, "topology", "e2e/containerlab/fanfare.clab.yml", "containerlab file to build")
-	cmd.Flags().StringVar(&o.Objects, "objects", "e2e/containerlab/cluster", "folder of YAML that the cluster starts with")
+	cmd.Flags().StringVar(&o.Objects, "objects", "e2e/containerlab/cluster",
+		"folder of YAML that the cluster starts with")
 	cmd.Flags().StringVar(&o.Binary, "fanfare", "bin/fanfare", "the fanfare program")
 	return cmd
 }
@@ -69,7 +70,8 @@ func up(ctx context.Context, o lab.Options, keep bool) (err error) {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("The lab is up after %.2f s: %s, built out of network namespaces.\n", time.Since(began).Seconds(), o.Topology)
+	fmt.Printf("The lab is up after %.2f s: %s, built out of network namespaces.\n", time.Since(began).Seconds(),
+		o.Topology)
 	result := lab.Scenario(ctx, os.Stdout, l)
 	if keep && ctx.Err() == nil {
 		return errors.Join(result, leave(ctx, l))
@@ -78,7 +80,8 @@ func up(ctx context.Context, o lab.Options, keep bool) (err error) {
 		return errors.Join(result, err)
 	}
 	if result == nil {
-		fmt.Printf("\nEvery step had its expected result, in %.0f s. The lab is down again.\n", time.Since(began).Seconds())
+		fmt.Printf("\nEvery step had its expected result, in %.0f s. The lab is down again.\n",
+			time.Since(began).Seconds())
 	}
 	return result
 }
