@@ -43,16 +43,17 @@ func object(t *testing.T, file, doc string) metav1.Object {
 	obj := map[string]metav1.Object{
 		"v1 Namespace":      &corev1.Namespace{},
 		"v1 ServiceAccount": &corev1.ServiceAccount{},
-		"rbac.authorization.k8s.io/v1 ClusterRole":                         &rbacv1.ClusterRole{},
-		"rbac.authorization.k8s.io/v1 ClusterRoleBinding":                  &rbacv1.ClusterRoleBinding{},
-		"rbac.authorization.k8s.io/v1 Role":                                &rbacv1.Role{},
-		"rbac.authorization.k8s.io/v1 RoleBinding":                         &rbacv1.RoleBinding{},
-		"apps/v1 Deployment":                                               &appsv1.Deployment{},
-		"apps/v1 DaemonSet":                                                &appsv1.DaemonSet{},
-		"policy/v1 PodDisruptionBudget":                                    &policyv1.PodDisruptionBudget{},
-		"admissionregistration.k8s.io/v1 ValidatingAdmissionPolicy":        &admissionv1.ValidatingAdmissionPolicy{},
-		"admissionregistration.k8s.io/v1 ValidatingAdmissionPolicyBinding": &admissionv1.ValidatingAdmissionPolicyBinding{},
-		"apiextensions.k8s.io/v1 CustomResourceDefinition":                 &apiextensionsv1.CustomResourceDefinition{},
+		"rbac.authorization.k8s.io/v1 ClusterRole":                  &rbacv1.ClusterRole{},
+		"rbac.authorization.k8s.io/v1 ClusterRoleBinding":           &rbacv1.ClusterRoleBinding{},
+		"rbac.authorization.k8s.io/v1 Role":                         &rbacv1.Role{},
+		"rbac.authorization.k8s.io/v1 RoleBinding":                  &rbacv1.RoleBinding{},
+		"apps/v1 Deployment":                                        &appsv1.Deployment{},
+		"apps/v1 DaemonSet":                                         &appsv1.DaemonSet{},
+		"policy/v1 PodDisruptionBudget":                             &policyv1.PodDisruptionBudget{},
+		"admissionregistration.k8s.io/v1 ValidatingAdmissionPolicy": &admissionv1.ValidatingAdmissionPolicy{},
+		"admissionregistration.k8s.io/v1 ValidatingAdmissionPolicyBinding": &admissionv1.
+			ValidatingAdmissionPolicyBinding{},
+		"apiextensions.k8s.io/v1 CustomResourceDefinition": &apiextensionsv1.CustomResourceDefinition{},
 	}[kind.APIVersion+" "+kind.Kind]
 	if obj == nil {
 		t.Fatalf("%s: unexpected %s %s", file, kind.APIVersion, kind.Kind)

@@ -237,6 +237,7 @@ func (n nodes) cuts(line string, start int) []cut {
 			all = append(all, c)
 		case token.STRING:
 			all = append(all, betweenWords(lit, cut{column: at, rank: rank + inString})...)
+		default: // no place for it
 		}
 		previous = tok
 	}

@@ -11,7 +11,7 @@ import (
 type keyed[K any, T interface {
 	comparable
 	Compare(o T) int
-	compareKey(k K) int
+	CompareKey(k K) int
 }] struct{ sortedset.Set[T] }
 
 // Services are sorted by name.
@@ -27,7 +27,7 @@ type Claims = keyed[netip.Addr, *Claim]
 func ClaimSet(list ...*Claim) Claims { return Claims{sortedset.SetOf(list, (*Claim).Compare)} }
 
 // Get returns an element, and false if it does not exist.
-func (s keyed[K, T]) Get(key K) (T, bool) { return sortedset.Get(s.Set, key, T.compareKey) }
+func (s keyed[K, T]) Get(key K) (T, bool) { return sortedset.Get(s.Set, key, T.CompareKey) }
 
 // Same reports whether two are the same version, without comparing elements.
 func (s keyed[K, T]) Same(o keyed[K, T]) bool { return s.Set.Same(o.Set) }
@@ -45,12 +45,12 @@ func (s keyed[K, T]) Changes(now keyed[K, T]) (gone, came []T) {
 }
 
 // From returns the elements from a key on.
-func (s keyed[K, T]) From(key K) iter.Seq[T] { return sortedset.From(s.Set, key, T.compareKey) }
+func (s keyed[K, T]) From(key K) iter.Seq[T] { return sortedset.From(s.Set, key, T.CompareKey) }
 
 // Patch replaces the elements of these keys, which must be sorted, by the results of now. now returns
 // false if there is none.
 func (s keyed[K, T]) Patch(keys []K, now func(K) (T, bool)) keyed[K, T] {
-	return keyed[K, T]{sortedset.PatchSet(s.Set, keys, T.compareKey, sortedset.Equal,
+	return keyed[K, T]{sortedset.PatchSet(s.Set, keys, T.CompareKey, sortedset.Equal,
 		func(i int) (T, bool) { return now(keys[i]) })}
 }
 
@@ -67,9 +67,11 @@ func (s keyed[K, T]) Without(keys ...K) keyed[K, T] {
 // Compare orders by name.
 func (s Service) Compare(o Service) int { return s.Name.Compare(o.Name) }
 
-func (s Service) compareKey(n Name) int { return s.Name.Compare(n) }
+// CompareKey orders by name.
+func (s Service) CompareKey(n Name) int { return s.Name.Compare(n) }
 
 // Compare orders by address.
 func (c *Claim) Compare(o *Claim) int { return c.Addr.Compare(o.Addr) }
 
-func (c *Claim) compareKey(a netip.Addr) int { return c.Addr.Compare(a) }
+// CompareKey orders by address.
+func (c *Claim) CompareKey(a netip.Addr) int { return c.Addr.Compare(a) }
