@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"os"
 	"strings"
-	"text/template"
 
 	"go4.org/netipx"
 	"golang.org/x/net/bpf"
@@ -17,47 +17,71 @@ import (
 //go:embed ruleset.ipt
 var rulesetText string
 
-var rulesetTemplate = template.Must(template.New("ruleset.ipt").Parse(rulesetText))
-
-// staticChains are what ruleset.ipt depends on.
-type staticChains struct {
-	V         string // the digit of the family
-	IPv6      bool
-	Clients   []string // matches of clients on this node
-	Redirects []string // the rules of FANFARE-REDIRECT
-	Forwarded []string // the prefixes of VIPs
-	SameAddrs string   // a match
-	Mark      string   // by which FANFARE-SOURCE recognises flows that need a new source
-	Unmark    string   // a target
-	NewSource []string // the rules of FANFARE-REPLACE
-}
-
 // xtShared returns the chains that do not depend on the ports of VIPs.
 func xtShared(s state.State, f state.SetID) map[string]chainSet { return staticRules(s, f).tables }
 
 func staticRules(s state.State, f state.SetID) ruleset {
 	m := flagOf(s.SNAT)
-	c := staticChains{
-		V: string("46"[f]), IPv6: f == 1, Clients: []string{"-m set --match-set " + setName(ipsetClients, f) + " src"},
-		Redirects: xtRedirects(s, f), SameAddrs: sameAddrs(f), Mark: matchMark(m), Unmark: unmark(m),
-		NewSource: xtNewSource(s.SNAT, f),
+	values := map[string]string{
+		"V": string("46"[f]), "set": "-m set --match-set fanfare", "midstream": strings.TrimSpace(midstream),
+		"jump": `-m comment --comment "addresses of Services, by Fanfare" -j`,
+		"echo": [2]string{"-p icmp -m icmp --icmp-type 8", "-p ipv6-icmp -m icmp6 --icmpv6-type 128"}[f],
+		"icmp": [2]string{"icmp", "icmp6"}[f], "sameaddrs": sameAddrs(f), "mark": matchMark(m), "unmark": unmark(m),
+	}
+	lists := map[string][]string{
+		"client":   {"-m set --match-set " + setName(ipsetClients, f) + " src"},
+		"redirect": xtRedirects(s, f), "copies": nil, "forwarded": nil, "discovery": nil, "newsource": xtNewSource(s.SNAT, f),
+	}
+	if len(lists["redirect"]) > 0 {
+		lists["copies"] = []string{"-m conntrack --ctstate UNTRACKED -m addrtype ! --src-type LOCAL"}
+	}
+	if f == 1 {
+		lists["discovery"] = []string{
+			"-p ipv6-icmp -m icmp6 --icmpv6-type 135", "-p ipv6-icmp -m icmp6 --icmpv6-type 136",
+		}
 	}
 	if p := s.Clients.InterfacePrefix; p != "" {
-		c.Clients = append(c.Clients, "-i "+p+"+")
+		lists["client"] = append(lists["client"], "-i "+p+"+")
 	}
 	if b := s.Clients.Bridge; b != "" {
-		c.Clients = append(c.Clients, "-i "+b)
+		lists["client"] = append(lists["client"], "-i "+b)
 	}
 	for _, p := range joined(ForwardPrefixes(s)) {
 		if state.Family(p.Addr()) == f {
-			c.Forwarded = append(c.Forwarded, prefixText(p))
+			lists["forwarded"] = append(lists["forwarded"], prefixText(p))
 		}
 	}
-	var text strings.Builder
-	if err := rulesetTemplate.Execute(&text, c); err != nil {
-		panic("BUG: " + err.Error()) // values alone change
+	return parseSave(expand(rulesetText, f, values, lists))
+}
+
+// expand replaces names in a text by values. A line that has the name of a list becomes one line for each of its
+// members, and one that begins with a family is for that alone. text/template would do it, too, but
+// keeps all exported methods in the program, since it calls methods by name.
+func expand(text string, f state.SetID, values map[string]string, lists map[string][]string) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		if of, rest, found := strings.Cut(line, ": "); found && (of == "IPv4" || of == "IPv6") {
+			if of != [2]string{"IPv4", "IPv6"}[f] {
+				continue
+			}
+			line = rest
+		}
+		members, list := []string{""}, ""
+		for name, all := range lists {
+			if strings.Contains(line, "$"+name) && line[0] != '#' {
+				members, list = all, name
+			}
+		}
+		for _, member := range members {
+			b.WriteString(os.Expand(line, func(name string) string {
+				if name == list {
+					return member
+				}
+				return values[name]
+			}))
+		}
 	}
-	return parseSave(text.String())
+	return b.String()
 }
 
 // Jumps has the rules that lead from the kernel's built-in chains to Fanfare's, by family, table and

@@ -7,9 +7,10 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
+	"strconv"
 	"strings"
-	"text/template"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -24,21 +25,14 @@ const redirectRetry = 5 * time.Second
 //go:embed redirect.nft
 var redirectText string
 
-var redirectTemplate = template.Must(template.New("redirect.nft").Parse(redirectText))
-
 // redirectTable returns the text of a family's table without elements.
 func redirectTable(f state.SetID) string {
-	var b strings.Builder
-	if err := redirectTemplate.Execute(&b, struct {
-		IP, Name, Type, Hops string
-		Least, TTL           int
-	}{
-		redirectFamilies[f], renderer.RedirectTable, [2]string{"ipv4_addr", "ipv6_addr"}[f],
-		[2]string{"ttl", "hoplimit"}[f], state.RedirectTTL - state.MaxRedirects, state.RedirectTTL,
-	}); err != nil {
-		panic("BUG: " + err.Error()) // values alone change
+	values := map[string]string{
+		"family": redirectFamilies[f], "name": renderer.RedirectTable,
+		"type": [2]string{"ipv4_addr", "ipv6_addr"}[f], "hops": [2]string{"ttl", "hoplimit"}[f],
+		"least": strconv.Itoa(state.RedirectTTL - state.MaxRedirects), "ttl": strconv.Itoa(state.RedirectTTL),
 	}
-	return b.String()
+	return os.Expand(redirectText, func(name string) string { return values[name] })
 }
 
 // redirectFamilies are nft's names of the families.
