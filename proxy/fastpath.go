@@ -43,7 +43,7 @@ const offloadRetry = 5 * time.Second
 // would not. Its errors do not fail a Set: they are in the status, new flows are left
 // to the rules until it works, and flows that it has stay where they are.
 //
-// It may be nil: no fast path. All but status belongs to the goroutine in Set.
+// It may be nil: no fast path. What has no lock belongs to the goroutine in Set.
 type offloader struct {
 	open       OpenFastPath
 	ended      func([]fastpath.Flow)
@@ -151,7 +151,7 @@ func (o *offloader) rest(ctx context.Context) error {
 	return nil
 }
 
-// render makes b.want from a State. Most calls find nothing changed.
+// render makes o.want from a State. Most calls find nothing changed.
 func (o *offloader) render(s State) {
 	same := o.chosen != nil && s.Node == o.from.Node && len(state.DiffVIPs(o.from.VIPs, s.VIPs)) == 0 &&
 		slices.Equal(s.Outward, o.from.Outward) && state.SameShared(s, o.from)
@@ -225,10 +225,9 @@ func (o *offloader) status(have State) *FastPathStatus {
 	for _, l := range p.NotOffloaded {
 		full[frontendKey{l.Addr, Protocol(l.Protocol)}] = l.Why
 	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
 	st.Frontends = 0
 	for v := range have.VIPs.All() {
+		o.mu.Lock() // for one VIP at a time: Set waits for it
 		for i := range v.Frontends {
 			f := &v.Frontends[i]
 			if f.External.Empty() {
@@ -249,6 +248,7 @@ func (o *offloader) status(have State) *FastPathStatus {
 				st.NotOffloaded = append(st.NotOffloaded, NotOffloaded{name, why})
 			}
 		}
+		o.mu.Unlock()
 	}
 	return st
 }

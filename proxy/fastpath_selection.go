@@ -78,13 +78,13 @@ func (s *selection) fast(v *VIP) *fastpath.VIP {
 func (s *selection) follow(vips VIPs) []netip.Addr {
 	s.turned = make(map[*VIP]bool)
 	changes := state.DiffVIPs(s.vips, vips)
-	var released []*offloadCandidate
+	touched := make(map[frontendKey]bool)
 	for _, c := range changes {
 		if c.Have != nil {
-			released = append(released, s.remove(c.Have)...)
+			s.remove(c.Have, touched)
 		}
 	}
-	s.release(released)
+	s.release(touched)
 	for _, c := range changes {
 		if c.Want != nil {
 			s.add(c.Want)
@@ -121,7 +121,7 @@ func (s *selection) why(key frontendKey) string {
 	c := s.fronts[key]
 	switch {
 	case c == nil:
-		return "it is no longer wanted"
+		return "the fast path waits for a change of the rules"
 	case !c.left:
 		return ""
 	case c.own:
@@ -145,9 +145,10 @@ func (s *selection) why(key frontendKey) string {
 		with.Label(with.vip))
 }
 
-// remove takes the frontends of a VIP away, and returns the neighbours of those left to
-// the rules: they may be taken now.
-func (s *selection) remove(v *VIP) (released []*offloadCandidate) {
+// remove takes the frontends of a VIP away. touched has their backends, and whether one that was left to the
+// rules was among them. Thousands of frontends may have one backend, so what is left of its users is looked at
+// once, by release.
+func (s *selection) remove(v *VIP, touched map[frontendKey]bool) {
 	for i := range v.Frontends {
 		key := keyOf(&v.Frontends[i], v)
 		c := s.fronts[key]
@@ -157,33 +158,37 @@ func (s *selection) remove(v *VIP) (released []*offloadCandidate) {
 			s.offloaded--
 		}
 		for b := range s.backends(c) {
-			rest := slices.DeleteFunc(s.users[b], func(o *offloadCandidate) bool { return o == c })
-			s.users[b] = rest
-			if len(rest) == 0 {
-				delete(s.users, b)
-			} else if c.own {
-				i := max(slices.IndexFunc(rest, func(o *offloadCandidate) bool { return o.own }), 0)
-				rest[0], rest[i] = rest[i], rest[0]
-			}
-			if c.left {
-				released = append(released, rest...)
-			}
+			touched[b] = touched[b] || c.left
 		}
 	}
-	return released
 }
 
-// release takes the frontends that no neighbour keeps with the rules now.
-func (s *selection) release(released []*offloadCandidate) {
-	judged := make(map[*offloadCandidate]bool)
-	for _, c := range released {
-		if c.gone || judged[c] {
+// release forgets the users of these backends that are gone, and takes the others that no neighbour keeps with the
+// rules now.
+func (s *selection) release(touched map[frontendKey]bool) {
+	for b := range touched {
+		rest := slices.DeleteFunc(s.users[b], func(c *offloadCandidate) bool { return c.gone })
+		if s.users[b] = rest; len(rest) == 0 {
+			delete(s.users, b)
 			continue
 		}
-		all, held := s.connected(c, judged)
-		for _, c := range all {
-			if judged[c] = true; !held {
-				s.turn(c, false)
+		i := max(slices.IndexFunc(rest, func(c *offloadCandidate) bool { return c.own }), 0)
+		rest[0], rest[i] = rest[i], rest[0]
+	}
+	judged := make(map[*offloadCandidate]bool)
+	for b, left := range touched {
+		if !left {
+			continue
+		}
+		for _, c := range s.users[b] {
+			if judged[c] {
+				continue
+			}
+			all, held := s.connected(c, judged)
+			for _, c := range all {
+				if judged[c] = true; !held {
+					s.turn(c, false)
+				}
 			}
 		}
 	}
@@ -220,19 +225,23 @@ func (s *selection) add(v *VIP) {
 		f := &v.Frontends[i]
 		c := &offloadCandidate{Frontend: f, vip: v, own: whyRules(f, s.node) != ""}
 		c.left = c.own
+		taken := false // a neighbour is: of users of one backend, either all are or none is
 		for b := range s.backends(c) {
+			if others := s.users[b]; len(others) > 0 {
+				c.left, taken = c.left || others[0].left, taken || !others[0].left
+			}
 			users := append(s.users[b], c)
-			c.left = c.left || users[0].left
 			if c.own {
 				users[0], users[len(users)-1] = c, users[0]
 			}
 			s.users[b] = users
 		}
 		s.fronts[keyOf(f, v)] = c
-		if c.left {
-			s.leave(c)
-		} else {
+		switch {
+		case !c.left:
 			s.offloaded++
+		case taken:
+			s.leave(c)
 		}
 	}
 }

@@ -30,7 +30,8 @@ func staticRules(s state.State, f state.SetID) ruleset {
 	}
 	lists := map[string][]string{
 		"client":   {"-m set --match-set " + setName(ipsetClients, f) + " src"},
-		"redirect": xtRedirects(s, f), "copies": nil, "forwarded": nil, "discovery": nil, "newsource": xtNewSource(s.SNAT, f),
+		"redirect": xtRedirects(s, f), "copies": nil, "forwarded": nil, "discovery": nil,
+		"newsource": xtNewSource(s.SNAT, f),
 	}
 	if len(lists["redirect"]) > 0 {
 		lists["copies"] = []string{"-m conntrack --ctstate UNTRACKED -m addrtype ! --src-type LOCAL"}

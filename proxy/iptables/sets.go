@@ -46,7 +46,7 @@ var setShapes = [ipsetCount]setShape{
 	ipsetOwned:          {"fanfare-owned", "hash:net"},
 	ipsetClients:        {"fanfare-clients", "hash:net"},
 	ipsetNever:          {"fanfare-never", "hash:net"},
-	ipsetRedirects:      {"fanfare-redirects", "hash:ip"},
+	ipsetRedirects:      {"fanfare-handon", "hash:ip"},
 	ipsetLimited:        {"fanfare-limited", "hash:ip,port"},
 	ipsetSources:        {"fanfare-sources", "hash:ip,port,net"},
 	ipsetExternalDrop:   {"fanfare-xdrop", "hash:ip,port"},

@@ -12,5 +12,5 @@ const (
 	// because the statement dup, which sends a packet to another host, does not exist in
 	// family inet. The name must not change, so that a new version replaces the tables of an
 	// older one.
-	RedirectTable = TableName + "-redirect"
+	RedirectTable = TableName + "-handon"
 )

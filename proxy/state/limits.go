@@ -139,7 +139,7 @@ func (v *VIP) Entries(m Mode) int {
 	if v == nil {
 		return 0
 	}
-	n := 2 // vips, late
+	n := 2 // vips, postrouting
 	var tabled *Target
 	for i := range v.Frontends {
 		f := &v.Frontends[i]
@@ -169,7 +169,7 @@ func (f *Frontend) entries(m Mode) int {
 		n += 2 * len(t.Backends) // replies, repliers
 	}
 	for i, t := range []*Target{&f.External, &f.Internal} {
-		n += 4                   // svc, inrange, sched, turn
+		n += 4                   // svc, inrange, sched, roundrobin
 		n += 3 * len(t.Backends) // eps, masq, hair
 		if f.Affinity != 0 {
 			n += 1 + len(t.Backends) // table, back

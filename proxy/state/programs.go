@@ -38,7 +38,7 @@ func (f *Frontend) programs(vip netip.Addr) (n int) {
 		t := f.Target(s)
 		scheduler := f.XtScheduler(t)
 		byHash := scheduler == SourceHash && (Family(vip) == 1 || len(t.Backends) > MaxHashed)
-		if f.ChainSide(s).Prefix == s.Prefix && (f.Affinity != 0 || scheduler == Maglev || byHash) {
+		if (f.Affinity != 0 || scheduler == Maglev || byHash) && f.ChainSide(s).Prefix == s.Prefix {
 			n += max(len(t.Backends)-1, 0)
 		}
 	}

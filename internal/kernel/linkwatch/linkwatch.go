@@ -21,11 +21,15 @@ func Run(ctx context.Context, changed chan<- struct{}, groups ...uint) {
 	RunProtocol(ctx, changed, unix.NETLINK_ROUTE, groups...)
 }
 
-// RunProtocol is Run for another protocol than routing's, such as unix.NETLINK_XFRM. While the kernel does
-// not have it, RunProtocol waits for it.
+// RunProtocol is Run for another protocol than routing's, such as unix.NETLINK_XFRM. It returns if the kernel does
+// not have it: each attempt would have the kernel look for a module.
 func RunProtocol(ctx context.Context, changed chan<- struct{}, protocol int, groups ...uint) {
 	for ctx.Err() == nil {
-		if socket, err := nl.Subscribe(protocol, groups...); err == nil {
+		socket, err := nl.Subscribe(protocol, groups...)
+		if errors.Is(err, unix.EPROTONOSUPPORT) {
+			return
+		}
+		if err == nil {
 			stop := context.AfterFunc(ctx, socket.Close)
 			read(socket, changed)
 			stop()

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// nftRules are the rules of a script of nft, as replaceScript writes it. What the
+// nftRules are the rules of a script of nft, as Script writes it. What the
 // interpreter does not know it refuses: it never passes over a word.
 type nftRules struct {
 	chains map[string][]nftRule
