@@ -55,7 +55,7 @@
 //     (bfd_socket.go), and ends the connection when the router is lost. Transcripts of real routers in testdata/bfd
 //     show what such a machine does.
 //   - wire.go: the connection, as GoBGP sees it; dial.go opens it.
-//   - gobgp.go: what GoBGP is asked to do, with accept.go (a connection is handed over) and log.go.
+//   - gobgp.go: what GoBGP is asked to do, with gobgpaccept.go (a connection is handed over) and log.go.
 //   - definedsets.go, gracefulshutdown.go (RFC 8326), exportpolicy.go and linkbandwidth.go: GoBGP's export policy,
 //     made of the parts in policy.go.
 //   - reason.go: why a session ended.

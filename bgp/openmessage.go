@@ -1,6 +1,7 @@
 package bgp
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -53,4 +54,17 @@ func parseOpen(body []byte) (open, error) {
 		o.ipv4 = true // RFC 4760 §8: without the capability it is plain BGP, IPv4 only
 	}
 	return o, nil
+}
+
+// rejection returns why the router of a session that sent o is rejected; empty if it is not. GoBGP
+// cannot check these: it accepts any AS number, and compares the router ID with its own, not with the session's.
+func (o open) rejection(conf Session) (reason string, subcode byte) {
+	switch {
+	case conf.External && o.asn == conf.LocalASN:
+		return fmt.Sprintf("wrong AS number: router says AS%d, which is our own, and BGPPeer says external", o.asn),
+			openBadPeerAS
+	case o.asn == conf.LocalASN && o.routerID == conf.RouterID: // RFC 6286 §2.2
+		return fmt.Sprintf("router has the same router ID %s as this node", o.routerID), openBadIdentifier
+	}
+	return "", 0
 }

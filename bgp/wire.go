@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -144,7 +143,7 @@ func (w *wire) inspect(kind byte, body []byte) {
 	case msgOpen:
 		o, err := parseOpen(body)
 		w.record(func(f *wireFacts) { f.open, f.badMessage = &o, err })
-		if reason, subcode := w.rejection(o); err == nil && reason != "" {
+		if reason, subcode := o.rejection(w.conf); err == nil && reason != "" {
 			w.refuse(reason, codeOpen, subcode)
 		}
 	case msgNotification:
@@ -159,19 +158,6 @@ func (w *wire) inspect(kind byte, body []byte) {
 	case msgKeepalive:
 		w.once.Do(w.pass)
 	}
-}
-
-// rejection returns why the router that sent o is rejected; empty if it is not. GoBGP cannot check
-// these: it accepts any AS number, and compares the router ID with its own, not with the session's.
-func (w *wire) rejection(o open) (reason string, subcode byte) {
-	switch {
-	case w.conf.External && o.asn == w.conf.LocalASN:
-		return fmt.Sprintf("wrong AS number: router says AS%d, which is our own, and BGPPeer says external", o.asn),
-			openBadPeerAS
-	case o.asn == w.conf.LocalASN && o.routerID == w.conf.RouterID: // RFC 6286 §2.2
-		return fmt.Sprintf("router has the same router ID %s as this node", o.routerID), openBadIdentifier
-	}
-	return "", 0
 }
 
 // refuse sends the router a NOTIFICATION, instead of GoBGP.

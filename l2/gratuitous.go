@@ -5,6 +5,17 @@ import (
 	"time"
 )
 
+// The delays between announcements, which are repeated after 0.1, 0.5, 1.5, 3.5 and 7.5 s. The second covers a lost
+// frame; the third and fourth Linux before 4.12, which ignores a second update within a second
+// (locktime); the last switches whose port has just come up.
+const (
+	again1Delay = 100 * time.Millisecond
+	again2Delay = 400 * time.Millisecond
+	again3Delay = time.Second
+	again4Delay = 2 * time.Second
+	again5Delay = 4 * time.Second
+)
+
 // startAnnouncing schedules the announcements of x on sockets.
 func (s *phases) startAnnouncing(x *address, sockets []*packetSocket, now time.Time) {
 	for i, c := range x.claims {

@@ -39,16 +39,11 @@ const (
 type delays [numStages]time.Duration
 
 // defaultDelays are used outside of tests.
-//
-// An announcement is repeated after 0.1, 0.5, 1.5, 3.5 and 7.5 s. The second covers a lost
-// frame; the third and fourth Linux before 4.12, which ignores a second update within a
-// second (locktime); the last switches whose port has just come up. See probe.go for the delays of
-// probing.
+// See probe.go for the delays of probing, and gratuitous.go for those between announcements.
 func defaultDelays(period time.Duration) delays {
-	const ms = time.Millisecond
 	return delays{
 		listened: listenedDelay, probe2: probe2Delay, probe3: probe3Delay, passed: passedDelay,
-		again1: 100 * ms, again2: 400 * ms, again3: time.Second, again4: 2 * time.Second, again5: 4 * time.Second,
+		again1: again1Delay, again2: again2Delay, again3: again3Delay, again4: again4Delay, again5: again5Delay,
 		refresh: period,
 		retry1:  30 * time.Second, retry2: time.Minute, retry3: 2 * time.Minute, retry4: 4 * time.Minute,
 		retry5: 5 * time.Minute,

@@ -7,11 +7,6 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// drainTime is how long a flow without an end of its own, as of UDP, stays with a backend that
-// drains beside others. It is a compromise: answers to earlier requests arrive in that time, but a
-// backend that no longer answers, such as one of a dead node, loses all that clients send meanwhile.
-const drainTime = 3 * time.Second
-
 // splitDraining takes out of stale and returns the flows of protocols without an end that leave a
 // backend which drains: it gets no new flows from now on, or there is another one only now.
 // It still answers, and what is under way must arrive.
