@@ -50,8 +50,10 @@ func nodeAddresses() (map[netip.Addr]bool, error) {
 		return nil, err
 	}
 	addrs := make(map[netip.Addr]bool, len(all))
-	for _, p := range parsePrefixes(all) {
-		addrs[plain(p.Addr())] = true
+	for _, a := range all {
+		if p, err := netip.ParsePrefix(a.String()); err == nil {
+			addrs[plain(p.Addr())] = true
+		}
 	}
 	return addrs, nil
 }

@@ -169,7 +169,7 @@ func TestAttributeFaults(t *testing.T) {
 	for want, a := range bad {
 		all := slices.Concat(told(ForEach(map[string]Attributes{"tor1": {}, "tor2": a}), routes("192.0.2.1/32")...),
 			told(ForAll(gold), routes("192.0.2.2/32")...))
-		good, faults := checkRoutes(Routes{}, routesOf(all...))
+		good, faults := checkRoutes(Routes{}, RoutesOf(all...))
 		if len(faults) != 1 || faults[0].Error() != want ||
 			list(good.Slice()) != "192.0.2.2/32 local-preference 200 med 10 community 64500:1 no-export" {
 			t.Errorf("%v, and %s is good; want %s", faults, list(good.Slice()), want)

@@ -60,30 +60,30 @@ type Server struct {
 	first    bool // the sessions to open are the first ones
 
 	// mu protects the rest. It is held briefly, and never while waiting.
-	mu           sync.Mutex
-	engine       *engine            // nil until there are sessions
-	endWatch     context.CancelFunc // with engine: ends watchAddresses
-	sessions     []*session
-	closing      []*session // ended, and not closed yet
-	closed       bool
-	want         State              // the valid part of the last State
-	edits        uint64             // the number of want
-	retry        bool               // the last attempt failed in part
-	behind       bool               // catchUp runs
-	valid        Routes             // of the last State
-	routes       Routes             // in GoBGP's table
-	stale        []func(Route) bool // select routes that must be announced again, with other marks
-	targets      map[string]uint32  // the numbers that mark the table's routes
-	weightAS     uint16             // the AS number of the table's weights; 0: no weights
-	resend       bool               // the export policy has changed
-	sent, coming announcement       // of routes, and while behind of want
-	have         sortedset.Set[netip.Prefix]
-	problems     []error
-	syncing      *syncing   // nil before the first Set
-	hadSessions  bool       // syncing is about the first State with sessions
-	shutdown     bool       // graceful shutdown, as the engine has it
-	asn          uint32     // the last State's
-	routerID     netip.Addr // the last State's
+	mu            sync.Mutex
+	engine        *engine            // nil until there are sessions
+	endWatch      context.CancelFunc // with engine: ends watchAddresses
+	sessions      []*session
+	closing       []*session // ended, and not closed yet
+	closed        bool
+	want          State             // the valid part of the last State
+	edits         uint64            // the number of want
+	retry         bool              // the last attempt failed in part
+	behind        bool              // catchUp runs
+	valid         Routes            // of the last State
+	routes        Routes            // in GoBGP's table
+	stale         []netip.Prefix    // routes in the table that GoBGP must send again; some may no longer exist
+	targets       map[string]uint32 // the numbers that mark the table's routes
+	weightAS      uint16            // the AS number of the table's weights; 0: no weights
+	policyVersion uint32            // of the export policy
+	sent, coming  announcement      // of routes, and while behind of want
+	have          sortedset.Set[netip.Prefix]
+	problems      []error
+	syncing       *syncing   // nil before the first Set
+	hadSessions   bool       // syncing is about the first State with sessions
+	shutdown      bool       // graceful shutdown, as the engine has it
+	asn           uint32     // the last State's
+	routerID      netip.Addr // the last State's
 }
 
 // New returns a Server that does nothing yet.
@@ -266,7 +266,7 @@ func (s *Server) stop(ctx context.Context, mode CloseMode) error {
 	s.mu.Lock()
 	e, endWatch, sessions := s.engine, s.endWatch, slices.Concat(s.sessions, s.closing)
 	s.shutdown = false
-	s.engine, s.sessions, s.closing, s.stale, s.targets, s.weightAS, s.resend = nil, nil, nil, nil, nil, 0, false
+	s.engine, s.sessions, s.closing, s.stale, s.targets, s.weightAS, s.policyVersion = nil, nil, nil, nil, nil, 0, 0
 	s.routes, s.sent, s.coming, s.have = Routes{}, announcement{}, announcement{}, sortedset.Set[netip.Prefix]{}
 	s.mu.Unlock()
 	if e == nil {

@@ -236,7 +236,7 @@ func TestIdentityChanges(t *testing.T) {
 		}
 		want := State{
 			ASN: c.asn, RouterID: netip.MustParseAddr(c.id), Sessions: []Session{own, common},
-			Routes: routesOf(routes("192.0.2.1/32")...),
+			Routes: RoutesOf(routes("192.0.2.1/32")...),
 		}
 		_, err := s.Set(t.Context(), want)
 		must(t, err)

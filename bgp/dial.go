@@ -31,7 +31,7 @@ func dial(ctx context.Context, s Session) (*net.TCPConn, error) {
 		KeepAlive:       -1,
 		LocalAddr:       local,
 		Control: prepare(func(fd int) error {
-			return errors.Join(bindDevice(fd, s.Device), setHops(fd, s), setPassword(fd, s, s.Password))
+			return errors.Join(bindDevice(fd, s.Device), setHops(fd, s), setPassword(fd, s))
 		}),
 	}
 	// Otherwise Go tries Multipath TCP first, which has no TCP MD5.

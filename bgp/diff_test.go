@@ -36,7 +36,7 @@ func TestDiffRoutes(t *testing.T) {
 		{name: "another weight", have: "192.0.2.1/32 weight 1", want: "192.0.2.1/32 weight 3",
 			announce: "192.0.2.1/32 weight 3"},
 	} {
-		withdraw, announce := diffRoutes(routesOf(parse(c.have)...), routesOf(parse(c.want)...))
+		withdraw, announce := diffRoutes(RoutesOf(parse(c.have)...), RoutesOf(parse(c.want)...))
 		if list(withdraw) != c.withdraw || list(announce) != c.announce {
 			t.Errorf("%s: withdraw %s; announce %s", c.name, list(withdraw), list(announce))
 		}
@@ -78,7 +78,7 @@ func TestDiffSessions(t *testing.T) {
 }
 
 func TestAnnounced(t *testing.T) {
-	all := routesOf(routes("192.0.2.1/32", "2001:db8::1/128")...)
+	all := RoutesOf(routes("192.0.2.1/32", "2001:db8::1/128")...)
 	four := Session{PeerAddress: netip.MustParseAddr("192.0.2.254")}
 	four6 := four
 	four6.NextHop = netip.MustParseAddr("2001:db8::a")
@@ -98,7 +98,7 @@ func TestAnnounced(t *testing.T) {
 			"192.0.2.1/32 2001:db8::1/128 2001:db8::2/128"} {
 			for _, before := range [][]Session{c.sessions, {four6}} {
 				var was announcement
-				was = was.next(routesOf(routes(strings.Fields(last)...)...), before)
+				was = was.next(RoutesOf(routes(strings.Fields(last)...)...), before)
 				got := was.next(all, c.sessions).prefixes
 				if joined(got) != c.want {
 					t.Errorf("%s, after %q: %s", c.name, last, joined(got))

@@ -18,6 +18,8 @@ const (
 	markASN = 4294967295
 	// markAny is on each such route, even if its routers no longer exist.
 	markAny = 0
+	// markPolicyVersion replaces a router's number in marks: see marking.
+	markPolicyVersion = 4294967295
 
 	selectedPolicy, restrictedPolicy = "selected", "restricted"
 	// markedSet matches the mark markAny, everyMarkSet all marks.

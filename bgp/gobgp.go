@@ -105,14 +105,16 @@ const exportPolicy = "export"
 type marking struct {
 	targets  map[string]uint32 // the routers' numbers by session
 	weightAS uint16            // the AS number of weights; 0: there are none
+	// policyVersion changes with the export policy. GoBGP sends an equal route no second time, so
+	// the version is part of each route, as a mark that no statement matches.
+	policyVersion uint32
 }
 
-// resend sends all routes to all established routers again (a soft reset), because the export policy
-// has changed. The caller holds the gate: a router that comes up later gets the new policy's routes.
-func (e *engine) resend(ctx context.Context) error {
-	return e.gobgp.ResetPeer(ctx, &api.ResetPeerRequest{
-		Address: "all", Soft: true, Direction: api.ResetPeerRequest_DIRECTION_OUT,
-	})
+func (m marking) policyVersionMark() []*packet.LargeCommunity {
+	if m.policyVersion == 0 {
+		return nil
+	}
+	return []*packet.LargeCommunity{{ASN: markASN, LocalData1: m.policyVersion, LocalData2: markPolicyVersion}}
 }
 
 // announce puts routes into GoBGP's table. They replace those of the same prefix.
@@ -174,7 +176,7 @@ func (e *engine) attribute(ctx context.Context, paths []*apiutil.Path, routes []
 			if err != nil {
 				return fmt.Errorf("route %s: %w", r, err)
 			}
-			attrs = shared.pathAttributes(slices.Concat(r.Peers.marks(m.targets), marks))
+			attrs = shared.pathAttributes(slices.Concat(r.Peers.marks(m.targets), marks, m.policyVersionMark()))
 			if r.Weight != 0 && m.weightAS != 0 {
 				attrs = append(attrs, r.linkBandwidth(m.weightAS))
 			}

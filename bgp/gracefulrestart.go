@@ -2,8 +2,6 @@ package bgp
 
 import (
 	"cmp"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/osrg/gobgp/v4/api"
@@ -79,5 +77,11 @@ func (s *syncing) done(now time.Time) (time.Time, bool) {
 
 // limit is the latest end of the wait.
 func (s *syncing) limit() time.Time {
-	return slices.MaxFunc(slices.AppendSeq([]time.Time{s.begin}, maps.Values(s.until)), time.Time.Compare)
+	limit := s.begin
+	for _, until := range s.until {
+		if until.After(limit) {
+			limit = until
+		}
+	}
+	return limit
 }

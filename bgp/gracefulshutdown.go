@@ -16,7 +16,7 @@ const (
 )
 
 // setShutdown changes the export policy. GoBGP sends no route again when only a policy changes: see
-// resend.
+// marking.
 func (e *engine) setShutdown(ctx context.Context, on bool) error {
 	return e.assign(ctx, api.PolicyDirection_POLICY_DIRECTION_EXPORT, api.RouteAction_ROUTE_ACTION_ACCEPT,
 		exportPolicies(on))

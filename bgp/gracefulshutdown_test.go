@@ -53,10 +53,10 @@ func TestFRRGracefulShutdown(t *testing.T) {
 				set()
 				eventually(t, "graceful shutdown",
 					func() bool { return has("192.0.2.1/32")() && has("192.0.2.2/32")() })
-				want.Routes = routesOf(routes("192.0.2.1/32", "192.0.2.3/32")...)
+				want.Routes = RoutesOf(routes("192.0.2.1/32", "192.0.2.3/32")...)
 				set()
 				eventually(t, "a route that comes later", has("192.0.2.3/32"))
-				want.Routes = routesOf(routes("192.0.2.1/32", "192.0.2.2/32")...)
+				want.Routes = RoutesOf(routes("192.0.2.1/32", "192.0.2.2/32")...)
 				want.Shutdown = false
 				set()
 				eventually(t, "plain routes again", plain)

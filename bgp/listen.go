@@ -160,7 +160,7 @@ func (l *listener) admit(sessions []Session) error {
 func (l *listener) change(fd int, sessions []Session) error {
 	for _, s := range sessions {
 		if !slices.Contains(l.sessions, s) {
-			if err := setPassword(fd, s, s.Password); err != nil {
+			if err := setPassword(fd, s); err != nil {
 				return err
 			}
 		}
@@ -170,7 +170,7 @@ func (l *listener) change(fd int, sessions []Session) error {
 	}
 	for _, s := range l.sessions {
 		if !slices.ContainsFunc(sessions, func(o Session) bool { return o.PeerAddress == s.PeerAddress }) {
-			if err := setPassword(fd, s, ""); err != nil {
+			if err := removePassword(fd, s); err != nil {
 				return err
 			}
 		}

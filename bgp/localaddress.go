@@ -65,17 +65,13 @@ func addressesOf(name string) ([]netip.Prefix, error) {
 	if err != nil {
 		return nil, fmt.Errorf("source interface %s: %w", name, err)
 	}
-	return parsePrefixes(addrs), nil
-}
-
-// parsePrefixes returns addresses of interfaces with the lengths of their networks.
-func parsePrefixes(addrs []net.Addr) (prefixes []netip.Prefix) {
+	prefixes := make([]netip.Prefix, 0, len(addrs))
 	for _, a := range addrs {
 		if p, err := netip.ParsePrefix(a.String()); err == nil {
 			prefixes = append(prefixes, p)
 		}
 	}
-	return prefixes
+	return prefixes, nil
 }
 
 // bestSource prefers an address in the peer's own network. A link-local address reaches only

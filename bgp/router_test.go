@@ -19,8 +19,6 @@ import (
 	"github.com/osrg/gobgp/v4/pkg/apiutil"
 	packet "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 	"github.com/osrg/gobgp/v4/pkg/server"
-
-	"github.com/fanfare-lb/fanfare/internal/base/sortedset"
 )
 
 // A router is a real GoBGP server that waits for us on a loopback address.
@@ -275,8 +273,6 @@ func routes(prefixes ...string) []Route {
 
 func state(sessions []Session, routes []Route) State {
 	return State{ASN: 65010, RouterID: netip.MustParseAddr("10.255.0.10"), Sessions: sessions,
-		Routes:   routesOf(routes...),
+		Routes:   RoutesOf(routes...),
 		NextHop4: netip.MustParseAddr("10.0.0.2"), NextHop6: netip.MustParseAddr("2001:db8::a")}
 }
-
-func routesOf(list ...Route) Routes { return sortedset.SetOf(list, compareRoutes) }

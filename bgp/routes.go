@@ -25,25 +25,47 @@ func (s *Server) setNoBandwidth(ctx context.Context, want State) error {
 	if s.weightAS != 0 && slices.ContainsFunc(s.sessions, func(x *session) bool {
 		return slices.Contains(was, x.neighborAddr) != slices.Contains(is, x.neighborAddr)
 	}) {
-		s.resend = true
+		s.bumpPolicyVersion()
 	}
 	return nil
 }
 
-// updateMarks selects the routes whose marks or attributes in GoBGP's table change, although the
-// routes do not.
-func (s *Server) updateMarks(targets map[string]uint32, weightAS uint16) {
+// bumpPolicyVersion makes GoBGP send all routes again, because its export policy has changed.
+func (s *Server) bumpPolicyVersion() {
+	s.mu.Lock()
+	s.policyVersion++
+	s.mu.Unlock()
+	s.reannounce(func(Route) bool { return true })
+}
+
+// reannounce queues the routes that differs selects, because GoBGP must now send them differently.
+func (s *Server) reannounce(differs func(Route) bool) {
+	stale := slices.Clone(s.stale)
+	for r := range s.routes.All() {
+		if differs(r) {
+			stale = append(stale, r.Prefix)
+		}
+	}
+	slices.SortFunc(stale, sortedset.ComparePrefixes)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.stale = slices.Compact(stale)
+}
+
+// updateMarks queues the routes whose marks or attributes in GoBGP's table change, although the
+// routes do not.
+func (s *Server) updateMarks(targets map[string]uint32, weightAS uint16) {
 	if s.retry {
-		s.stale = []func(Route) bool{func(Route) bool { return true }}
+		s.reannounce(func(Route) bool { return true })
 	}
 	if !maps.Equal(s.targets, targets) { // routers have other numbers now
-		s.stale = append(s.stale, func(r Route) bool { return r.Peers != "" || r.Attributes.Differ() })
+		s.reannounce(func(r Route) bool { return r.Peers != "" || r.Attributes.Differ() })
 	}
 	if s.weightAS != weightAS {
-		s.stale = append(s.stale, func(r Route) bool { return r.Weight != 0 })
+		s.reannounce(func(r Route) bool { return r.Weight != 0 })
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.targets, s.weightAS = targets, weightAS
 }
 
@@ -55,7 +77,7 @@ func (s *Server) setRoutes(ctx context.Context, want edit) (done bool, err error
 		return false, err
 	}
 	s.updateMarks(targets, want.weightAS())
-	if s.routes.Same(want.Routes) && len(s.stale) == 0 && !s.resend {
+	if s.routes.Same(want.Routes) && len(s.stale) == 0 {
 		return true, nil
 	}
 	reopen := s.tryGate()
@@ -110,28 +132,21 @@ func (s *Server) setTable(table Routes, number uint64) bool {
 	return true
 }
 
-func (s *Server) marking() marking { return marking{s.targets, s.weightAS} }
+func (s *Server) marking() marking { return marking{s.targets, s.weightAS, s.policyVersion} }
 
-// refresh announces the stale routes again, and all if the export policy has changed. The caller holds
-// the gate.
+// refresh announces the stale routes again. The caller holds the gate.
 func (s *Server) refresh(ctx context.Context) error {
 	var again []Route
-	if len(s.stale) > 0 {
-		for r := range s.routes.All() {
-			if slices.ContainsFunc(s.stale, func(is func(Route) bool) bool { return is(r) }) {
-				again = append(again, r)
-			}
+	for _, p := range s.stale {
+		if r, there := sortedset.Get(s.routes, Route{Prefix: p}, compareRoutes); there {
+			again = append(again, r)
 		}
 	}
+	s.mu.Lock()
 	s.stale = nil
+	s.mu.Unlock()
 	if err := s.engine.announce(ctx, again, s.marking()); err != nil {
 		return fmt.Errorf("announcing %d routes again: %w", len(again), err)
-	}
-	if s.resend {
-		if err := s.engine.resend(ctx); err != nil {
-			return fmt.Errorf("sending all routes again: %w", err)
-		}
-		s.resend = false
 	}
 	return nil
 }
@@ -146,7 +161,7 @@ func (s *Server) setShutdown(ctx context.Context, want bool) error {
 		return fmt.Errorf("graceful shutdown: %w", err)
 	}
 	s.shutdown = want
-	s.resend = true
+	s.bumpPolicyVersion()
 	return nil
 }
 

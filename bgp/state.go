@@ -95,6 +95,9 @@ type Route struct {
 // Routes are in the order of their prefixes. Each prefix is there once.
 type Routes = sortedset.Set[Route]
 
+// RoutesOf returns the routes of a list. Of several with the same prefix, the first one counts.
+func RoutesOf(list ...Route) Routes { return sortedset.SetOf(list, compareRoutes) }
+
 // String describes the state to an operator, one line for each fact. Golden files and logs use it.
 func (s State) String() string {
 	var b strings.Builder

@@ -137,11 +137,11 @@ func TestValidate(t *testing.T) {
 
 // Valid routes are not copied. Of many, only those are checked that are not known to be valid.
 func TestCheckRoutes(t *testing.T) {
-	all := routesOf(routes("2001:db8::1/128", "192.0.2.2/32", "192.0.2.1/32", "192.0.2.2/32")...)
+	all := RoutesOf(routes("2001:db8::1/128", "192.0.2.2/32", "192.0.2.1/32", "192.0.2.2/32")...)
 	if got, bad := checkRoutes(Routes{}, all); !got.Same(all) || bad != nil {
 		t.Errorf("copied: %v %v", list(got.Slice()), bad)
 	}
-	with := routesOf(append(all.Slice(), told(ForAll(Attributes{Prepend: 17}), routes("192.0.2.3/32")...)...)...)
+	with := RoutesOf(append(all.Slice(), told(ForAll(Attributes{Prepend: 17}), routes("192.0.2.3/32")...)...)...)
 	for _, valid := range []Routes{{}, all} {
 		got, bad := checkRoutes(valid, with)
 		if list(got.Slice()) != "192.0.2.1/32, 192.0.2.2/32, 2001:db8::1/128" || len(bad) != 1 {

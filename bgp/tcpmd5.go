@@ -2,6 +2,7 @@ package bgp
 
 import (
 	"fmt"
+	"net/netip"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -27,14 +28,30 @@ func (p *Password) UnmarshalText([]byte) error {
 	return nil
 }
 
-// setPassword makes the kernel sign segments to the router of a session with a password, and drop
-// segments from it without a valid signature. An empty password undoes that, for a socket that listens
-// for several routers.
-func setPassword(fd int, s Session, password Password) error {
+// setPassword makes the kernel sign segments to the router, and drop segments from it without a
+// valid signature.
+func setPassword(fd int, s Session) error {
 	if s.Password == "" {
 		return nil
 	}
-	peer := s.PeerAddress
+	if err := setSignature(fd, s.PeerAddress, s.Password); err != nil {
+		return fmt.Errorf("password (TCP MD5): %w", err)
+	}
+	return nil
+}
+
+// removePassword undoes setPassword on a socket that listens for several routers.
+func removePassword(fd int, s Session) error {
+	if s.Password == "" {
+		return nil
+	}
+	if err := setSignature(fd, s.PeerAddress, ""); err != nil {
+		return fmt.Errorf("removing a password (TCP MD5): %w", err)
+	}
+	return nil
+}
+
+func setSignature(fd int, peer netip.Addr, password Password) error {
 	var sig unix.TCPMD5Sig
 	sig.Keylen = uint16(copy(sig.Key[:], password))
 	if peer.Is4() {
@@ -46,8 +63,5 @@ func setPassword(fd int, s Session, password Password) error {
 		sig.Addr.Family = unix.AF_INET6
 		copy((*unix.RawSockaddrInet6)(unsafe.Pointer(&sig.Addr)).Addr[:], a[:])
 	}
-	if err := unix.SetsockoptTCPMD5Sig(fd, unix.IPPROTO_TCP, unix.TCP_MD5SIG, &sig); err != nil {
-		return fmt.Errorf("password (TCP MD5): %w", err)
-	}
-	return nil
+	return unix.SetsockoptTCPMD5Sig(fd, unix.IPPROTO_TCP, unix.TCP_MD5SIG, &sig)
 }

@@ -18,7 +18,7 @@ func TestRoutesTo(t *testing.T) {
 		for _, w := range strings.Fields(words) {
 			list = append(list, bgp.Route{Prefix: host(w), Weight: weight})
 		}
-		return sortedset.SetOf(list, func(a, b bgp.Route) int { return sortedset.ComparePrefixes(a.Prefix, b.Prefix) })
+		return bgp.RoutesOf(list...)
 	}
 	for _, row := range []struct{ allowed, desired, sent, want string }{
 		{"", "1", "2", ""},
