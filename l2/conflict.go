@@ -54,18 +54,22 @@ func (s *phases) giveUp(x *address, now time.Time) {
 // identifyConflicts looks up the hosts that claim addresses of this node. If one is a node
 // of the cluster, its conflicts are cleared.
 func (a *Announcer) identifyConflicts() {
-	n := a.worker.neighbours()
+	open := a.phases.openConflicts()
+	if len(open) == 0 {
+		return
+	}
+	n := a.worker.neighbours() // after the claims, which make an entry
 	a.phases.mu.Lock()
 	defer a.phases.mu.Unlock()
-	for _, x := range a.phases.addresses {
-		if x.conflict == nil || x.conflict.Known != nil {
-			continue
+	for x, of := range open {
+		if x.conflict != of {
+			continue // its own signal follows
 		}
 		i := slices.IndexFunc(x.claims, func(c claim) bool { return c.socket.iface.Name == x.conflict.Interface })
 		if i < 0 {
 			continue
 		}
-		c := *x.conflict // Status has returned the old value: do not modify it
+		c := *of // Status has returned the old value: do not modify it
 		c.Known, c.Gateway = n.known(x.claims[i].socket.key.index, c.MAC, x.want.Addr)
 		x.conflict = &c
 		if i := slices.IndexFunc(c.Known, func(k netip.Addr) bool { return slices.Contains(a.want.Nodes, k) }); i >= 0 {
@@ -74,6 +78,19 @@ func (a *Announcer) identifyConflicts() {
 	}
 	a.clearKnownNodes(time.Now())
 	notify.Changed(a.changed)
+}
+
+// openConflicts returns the conflicts with hosts that were not looked up.
+func (s *phases) openConflicts() map[*address]*Conflict {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	open := make(map[*address]*Conflict)
+	for _, x := range s.addresses {
+		if x.conflict != nil && x.conflict.Known == nil {
+			open[x] = x.conflict
+		}
+	}
+	return open
 }
 
 // clearKnownNodes clears conflicts with hosts that are nodes.

@@ -37,14 +37,21 @@ func newNetWatch[T any](read func(was T) (T, bool), groups ...uint) *netWatch[T]
 	return w
 }
 
-// current returns what was read last. The first call reads, and starts the watch.
-func (w *netWatch[T]) current() T {
+// start reads, and starts the watch, unless it runs already.
+func (w *netWatch[T]) start() (first bool) {
 	w.once.Do(func() {
+		first = true
 		w.refresh()
 		signals := make(chan struct{}, 1)
 		w.wg.Go(func() { linkwatch.Run(w.ctx, signals, w.groups...) })
 		w.wg.Go(func() { w.follow(signals) })
 	})
+	return first
+}
+
+// current returns what was read last. The first call starts the watch.
+func (w *netWatch[T]) current() T {
+	w.start()
 	return *w.known.Load()
 }
 

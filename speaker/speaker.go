@@ -158,13 +158,16 @@ func Run(ctx, kill context.Context, o Options) error {
 	return s.stop(kill)
 }
 
-// start opens everything, and changes neither the kernel nor the network.
+// start opens everything, and changes the network of no address.
 func start(ctx context.Context, o Options, source cluster.Source, inStep func() bool) (*speaker, error) {
 	p, err := proxy.New(ctx, proxy.Options{
-		Logger: o.Log, Registerer: o.Registry, Mode: o.ProxyMode, FastPath: o.openFastPath(ctx),
+		Logger: o.Log, Registerer: o.Registry, Mode: o.ProxyMode, FastPath: o.openFastPath(),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("proxy: %w", err)
+	}
+	if !o.FastPath {
+		o.removeFastPath(ctx)
 	}
 	s := &speaker{
 		Options: o, source: source, proxy: p, adopted: p.Adopted(), started: time.Now(),

@@ -45,6 +45,9 @@ func newUplinkWatch(named []string, log *slog.Logger) *uplinkWatch {
 			var err error
 			if now.links, err = uplinksOf(*w.own.Load()); err != nil {
 				log.Warn("uplinks not read", "err", err)
+				if was.links != nil {
+					return was, false // what could be read may be a part
+				}
 			}
 			now.names = slices.Sorted(maps.Values(now.links))
 		}
@@ -60,19 +63,23 @@ func newUplinkWatch(named []string, log *slog.Logger) *uplinkWatch {
 
 // names returns the names of the interfaces, sorted. own are the node's addresses.
 func (w *uplinkWatch) names(own []netip.Addr) []string {
-	if was := w.own.Swap(&own); !slices.Equal(*was, own) {
+	was := w.own.Swap(&own)
+	if first := w.start(); !first && !slices.Equal(*was, own) {
 		w.refresh()
 	}
 	return w.current().names
 }
 
-// openFastPath returns nil without a fast path. It then removes the fast path of an earlier
-// speaker, which would receive no updates.
-func (o Options) openFastPath(ctx context.Context) proxy.OpenFastPath {
+// removeFastPath removes the fast path of an earlier speaker, which would receive no updates.
+func (o Options) removeFastPath(ctx context.Context) {
+	if err := fastpath.Cleanup(ctx, o.FastPathDir); err != nil {
+		o.Log.Warn("fast path of an earlier speaker not removed", "err", err)
+	}
+}
+
+// openFastPath returns nil without a fast path.
+func (o Options) openFastPath() proxy.OpenFastPath {
 	if !o.FastPath {
-		if err := fastpath.Cleanup(ctx, o.FastPathDir); err != nil {
-			o.Log.Warn("fast path of an earlier speaker not removed", "err", err)
-		}
 		return nil
 	}
 	return func(ctx context.Context, ended func([]fastpath.Flow)) (proxy.FastPath, error) {

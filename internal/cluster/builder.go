@@ -222,8 +222,10 @@ func (b *Builder) storeConfiguration(key Key, obj runtime.Object, file string) P
 		return storeGood(&b.peers, name, obj, parsePeer)
 	case "BGPAdvertisement":
 		return storeGood(&b.adverts, name, obj, parseAdvertisement)
-	default:
+	case "L2Advertisement":
 		return storeGood(&b.l2adverts, name, obj, parseL2Advertisement)
+	default:
+		return nil
 	}
 }
 

@@ -17,7 +17,7 @@ type Problem struct {
 	Field   string // such as "spec.addresses[1]", empty for the whole object
 	Value   string // the field's value, empty if it has none
 	Message string // what is wrong and what would be right
-	// Code is why the object is not Ready, empty if the object itself is wrong. Each Problem of a Service has one.
+	// Code is why the object is not Ready, empty if the object itself is wrong. Each of Spec.Problems has one.
 	Code Code
 	// Warning: the object works as written, but perhaps not as its author intended.
 	Warning bool

@@ -49,7 +49,7 @@ func parseService(o *corev1.Service, classes Classes) (*Spec, Problems) {
 	if !classes.Serves(class) {
 		return nil, nil
 	}
-	var p Problems
+	var p, inStatus Problems
 	s := &Spec{
 		Name:                  Name{interned(o.Namespace), o.Name},
 		UID:                   o.UID,
@@ -66,7 +66,7 @@ func parseService(o *corev1.Service, classes Classes) (*Spec, Problems) {
 		Scheduler:             parseScheduler(o, &p),
 		Communities:           parseServiceCommunities(o, &p),
 		L2Node:                interned(strings.TrimSpace(o.Annotations[l2NodeAnnotation])),
-		Status:                parseStatus(o.Status.LoadBalancer.Ingress, &p),
+		Status:                parseStatus(o.Status.LoadBalancer.Ingress, &inStatus),
 		StatusHost:            statusHost(o.Status.LoadBalancer.Ingress),
 		StatusProxied:         statusProxied(o.Status.LoadBalancer.Ingress),
 		Reported:              parseCondition(o.Status.Conditions),
@@ -78,8 +78,8 @@ func parseService(o *corev1.Service, classes Classes) (*Spec, Problems) {
 	parseRequest(o, s, &p)
 	parseUnknownAnnotations(o, &p)
 	parseFamilies(o, s, &p)
-	s.Problems = p.ofService()
-	return s, p
+	s.Problems = p.ofService() // without those of the status, which is not the user's
+	return s, append(p, inStatus...)
 }
 
 // foreignAddresses returns the addresses of a Service that another implementation serves: then

@@ -181,7 +181,7 @@ type Spec struct {
 	// Problems are what is wrong with the Service, each with a Code, and without its Object. A Service
 	// with the Code [RequestRefused] gets no other address: it would lose that one when the request
 	// is corrected.
-	Problems Problems
+	Problems Problems `json:"-"` // A speaker reads none of a saved state.
 
 	// Status are the addresses of status.loadBalancer.ingress.
 	Status []netip.Addr
@@ -203,14 +203,17 @@ type AddressCondition struct {
 }
 
 // Addrs returns the addresses that the message says the Service has. The controller writes it with
-// the status, and another controller that overwrites the addresses leaves it.
+// the status, and another controller that overwrites the addresses leaves it. It begins with them: what follows
+// may have values of annotations, in which a tenant could say so of any address.
 func (c AddressCondition) Addrs() (addrs []netip.Addr) {
 	for clause := range strings.SplitSeq(c.Message, "; ") {
 		text, has := strings.CutPrefix(clause, "has ")
 		text, _, _ = strings.Cut(text, " ")
-		if a, err := netip.ParseAddr(text); has && err == nil {
-			addrs = append(addrs, a)
+		a, err := netip.ParseAddr(text)
+		if !has || err != nil {
+			break
 		}
+		addrs = append(addrs, a)
 	}
 	return addrs
 }

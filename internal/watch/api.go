@@ -91,6 +91,7 @@ type API struct {
 	last     *cluster.Snapshot
 	problems *problemLog
 	failures map[resource]readFailure // of the resources that cannot be read now
+	outage   readFailure              // the first failure that lasts of an API server which does not answer
 	// watchMore begins to watch what L2 needs; nil until everything else is read, and after it was
 	// called.
 	watchMore func()
@@ -308,7 +309,10 @@ func (a *API) change(f func(*cluster.Builder)) {
 // clientLog logs the messages of client-go at level Debug: the important ones are Problems, or are
 // logged by this package.
 func clientLog(log *slog.Logger) logr.Logger {
-	const debug = 4 // the level of client-go's messages for developers
+	verbosity := 0
+	if log.Enabled(context.Background(), slog.LevelDebug) {
+		verbosity = 4 // client-go's messages for developers
+	}
 	write := func(prefix, args string) { log.Debug("client-go", "logger", prefix, "line", args) }
-	return funcr.New(write, funcr.Options{Verbosity: debug})
+	return funcr.New(write, funcr.Options{Verbosity: verbosity})
 }

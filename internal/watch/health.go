@@ -79,27 +79,38 @@ func (a *API) record(ctx context.Context, r resource, err error) {
 	}
 	a.metrics.of(r).failing(a.failures[r].since)
 	a.refuseSecret(r)
+	a.recordOutage(a.failures[r])
 	a.builder.Report("API server", a.healthProblems())
 	notify.Changed(a.changed)
 }
 
-// healthProblems returns one Problem if the API server does not answer, since the first resource failed, and one for
-// each resource that this process may not read.
+// recordOutage keeps the first failure until all are over, so that an outage of the whole API server is one Problem
+// and one change, although each resource fails separately. It begins now, also if the resource could not be
+// read before for another reason.
+func (a *API) recordOutage(t readFailure) {
+	for _, other := range a.failures {
+		if other.fault != unreachable {
+			continue
+		}
+		if a.outage.fault == none {
+			a.outage = readFailure{unreachable, time.Now(), t.err}
+		}
+		return
+	}
+	a.outage = readFailure{}
+}
+
+// healthProblems returns one Problem if the API server does not answer, and one for each resource
+// that this process may not read.
 func (a *API) healthProblems() []cluster.Problem {
 	var p []cluster.Problem
-	var outage readFailure
 	for r, t := range a.failures {
-		switch {
-		case t.fault == unreachable:
-			if outage.fault == none || t.since.Before(outage.since) {
-				outage = t
-			}
-		case !t.refusedSecret(r): // the Builder has those
+		if t.fault != unreachable && !t.refusedSecret(r) { // the Builder has those
 			p = append(p, t.problem(r))
 		}
 	}
-	if outage.fault != none {
-		p = append(p, outage.problem(resource{}))
+	if a.outage.fault != none {
+		p = append(p, a.outage.problem(resource{}))
 	}
 	slices.SortFunc(p, cluster.Problem.Compare)
 	return p

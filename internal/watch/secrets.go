@@ -77,6 +77,7 @@ func (a *API) endSecret(name string) {
 	r := a.secret(name)
 	delete(a.failures, r)
 	a.refuseSecret(r)
+	a.recordOutage(readFailure{})
 	a.builder.Report("API server", a.healthProblems())
 	a.builder.Delete(cluster.Key{Kind: "Secret", Name: cluster.Name{Namespace: r.namespace, Name: name}})
 }

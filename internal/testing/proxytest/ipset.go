@@ -169,7 +169,7 @@ func IPSets(tb testing.TB) (names []string) {
 const xtSetPrefix = "fanfare-"
 
 var xtSets = map[string]string{
-	"vips": "hash:ip", "owned": "hash:net", "clients": "hash:net", "never": "hash:net", "redirects": "hash:ip",
+	"vips": "hash:ip", "owned": "hash:net", "clients": "hash:net", "never": "hash:net", "handon": "hash:ip",
 	"limited": "hash:ip,port", "sources": "hash:ip,port,net",
 	"xdrop": "hash:ip,port", "idrop": "hash:ip,port", "xreject": "hash:ip,port", "ireject": "hash:ip,port",
 	"replies": "hash:ip,port", "repliers": "hash:ip",
