@@ -85,7 +85,9 @@ var kubeNodeScript []byte
 // boot gives the node its own mounts and processes, and starts containerd.
 func (n *kubeNode) boot(ctx context.Context) error {
 	var err error
-	if n.first, err = n.lab.Start(n.node, "kubenode-"+n.node, n.file("kubenode.sh"), n.dir, n.cgroup); err != nil {
+	// bash reads the script: the kernel executes no file that another goroutine's fork still has open for writing.
+	n.first, err = n.lab.Start(n.node, "kubenode-"+n.node, "bash", n.file("kubenode.sh"), n.dir, n.cgroup)
+	if err != nil {
 		return err
 	}
 	err = lab.Await(ctx, limit, "its own mounts and processes", func() error {
