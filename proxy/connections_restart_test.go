@@ -38,25 +38,6 @@ func TestConnectionsEndAfterRestart(t *testing.T) {
 	})
 }
 
-// A process that ends while flows of UDP drain leaves them to the next one, which ends them.
-func TestUDPFlowsLeaveAfterRestart(t *testing.T) {
-	onEach(t, func(t *testing.T) {
-		l, p := newLab(t), newProxy(t)
-		mustSet(t, p, endsState(endsFrontend{port: 80, backends: []string{"pod1"}}))
-		open := l.sessions("udp", 80, "client")
-		drains := endsState(endsFrontend{port: 80, backends: []string{"pod3"}, draining: []string{"pod1"}})
-		mustSet(t, p, drains)
-		if err := p.Close(); err != nil {
-			t.Fatal(err)
-		}
-		p = newProxy(t)
-		mustSet(t, p, drains)
-		l.check("after the restart", "", open...)
-		swept(t, p)
-		l.check("after the drain", "pod3 saw client", open...)
-	})
-}
-
 // A packet of a connection that conntrack has forgotten goes on to the backend where
 // there is no doubt which it is, and the connection lives on. Else it is refused: a
 // backend by chance is mostly the wrong one, and so is the only one that is here if a

@@ -249,8 +249,9 @@ func TestUDPFlowLeavesDrainingBackend(t *testing.T) {
 	})
 }
 
-// A flow whose packets come all the time stays with a backend that drains for three seconds, and
-// leaves it then.
+// A flow that rests leaves a backend that drains when it has rested for a second, and one whose
+// packets come all the time two seconds later: an entry that goes while an answer is under way
+// would lose that answer.
 func TestBusyUDPFlowLeavesLater(t *testing.T) {
 	onEach(t, func(t *testing.T) {
 		l, p := newLab(t), newProxy(t)
@@ -271,7 +272,7 @@ func TestBusyUDPFlowLeavesLater(t *testing.T) {
 		}
 		for s, after := range left {
 			if after < 3*time.Second {
-				t.Errorf("%s left after %s", s, after)
+				t.Errorf("%s left after %s, though it did not rest", s, after)
 			}
 		}
 		swept(t, p)

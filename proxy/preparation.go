@@ -269,7 +269,7 @@ func (p *preparer) finishSweep(ctx context.Context, t *preparation) {
 // that began elsewhere; if their client port matches an ended connection, conntrack would send them
 // to its backend, which resets them. For the same reason it is too late once the node answers, even
 // if the node learns the previous owner only then: a client may have begun a new connection from
-// the port of a listed entry, and would lose it (see conntrack.deleteAll).
+// the port of a listed entry, and would lose it (see conntrack.changeAll).
 func deleteEnded(sock *nfnl.Socket, vips map[netip.Addr]bool) (n int, err error) {
 	r := conntrack.RequestOf(maps.Keys(vips))
 	r.Status, r.Mask = conntrack.StatusDstNAT, conntrack.StatusDstNAT

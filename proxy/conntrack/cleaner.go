@@ -3,6 +3,7 @@ package conntrack
 import (
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"sync"
@@ -47,10 +48,13 @@ type Cleaner struct {
 	err     error       // of the last cleanup
 	idle    bool        // nothing is pending or in progress
 
-	// syns and local hold entries that wait before they become pending.
-	syns, local delay
+	// syns, local, draining and resting hold entries that wait before they become pending.
+	syns, local, draining, resting delay
 
-	drains map[drainingBackend]drain // their flows stay until the end of the drain
+	drains map[drainingBackend]*drain
+	// again has the backends of flows that the current cleanup lets expire. The next one looks for
+	// them again.
+	again StaleEntries
 }
 
 // NewCleaner opens the Cleaner's own socket, in the calling thread's namespace.
@@ -66,7 +70,8 @@ func NewCleaner(log *slog.Logger, deleted, failures prometheus.Counter) (*Cleane
 	}
 	c := &Cleaner{
 		sock: sock, challenges: challenges, log: log, deleted: deleted, failures: failures, pending: make(StaleEntries),
-		idle: true, syns: newDelay(synGrace), local: newDelay(synGrace), drains: make(map[drainingBackend]drain),
+		idle: true, syns: newDelay(synGrace), local: newDelay(synGrace), draining: newDelay(drainTime),
+		resting: newDelay(restInterval), drains: make(map[drainingBackend]*drain), again: make(StaleEntries),
 		wake: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}),
 	}
 	c.local.interval = localInterval
@@ -97,6 +102,11 @@ func (c *Cleaner) Add(stale StaleEntries, want state.State, swept []netip.Prefix
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.want, c.coming = want, want
+	for vip, v := range draining {
+		for b := range v.removedBackends {
+			c.drains[drainingBackend{vip, b}] = &drain{began: time.Now()}
+		}
+	}
 	if len(stale)+len(deferrable)+len(local)+len(draining) == 0 {
 		return
 	}
@@ -107,7 +117,7 @@ func (c *Cleaner) Add(stale StaleEntries, want state.State, swept []netip.Prefix
 	}
 	c.syns.add(deferrable, func() { c.ripen(&c.syns) })
 	c.local.add(local, func() { c.ripen(&c.local) })
-	c.beginDrains(draining)
+	c.draining.add(draining, func() { c.ripen(&c.draining) })
 }
 
 // ripen makes the entries pending that have waited long enough.
@@ -115,6 +125,7 @@ func (c *Cleaner) ripen(d *delay) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.pending.merge(d.due())
+	maps.DeleteFunc(c.drains, func(_ drainingBackend, d *drain) bool { return time.Since(d.began) >= maxDrainTime })
 	c.notifyPending()
 }
 
@@ -152,6 +163,7 @@ func (c *Cleaner) cleanUp() error {
 	c.mu.Lock()
 	stale := c.pending
 	c.pending = make(StaleEntries)
+	c.watch(stale, time.Now())
 	c.mu.Unlock()
 	if len(stale) == 0 {
 		return nil
@@ -159,7 +171,7 @@ func (c *Cleaner) cleanUp() error {
 	var deleted []Flow
 	err := stale.excludeOwnAddresses()
 	if err == nil {
-		deleted, err = deleteFlows(c.sock, stale, c.wanted, c.hasDrainTime)
+		deleted, err = deleteFlows(c.sock, stale, c.wanted, c.hasDrainTime, c.departure)
 	}
 	c.challenge(deleted)
 	c.deleted.Add(float64(len(deleted)))
@@ -170,10 +182,13 @@ func (c *Cleaner) cleanUp() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.err = err
+	c.watchEnd(stale, time.Now(), err)
 	if err != nil {
 		c.pending.merge(stale)
 	}
-	c.idle = len(c.pending)+len(c.syns.waiting)+len(c.local.waiting)+len(c.drains) == 0
+	c.requeueResting()
+	c.idle = len(c.pending) == 0 && len(c.syns.waiting)+len(c.local.waiting) == 0 && len(c.draining.waiting) == 0 &&
+		len(c.resting.waiting) == 0
 	return err
 }
 
@@ -195,13 +210,15 @@ func (c *Cleaner) IsIdle() bool {
 }
 
 // Close cleans up what is pending or delayed, because no later process would, and stops the
-// Cleaner. Flows that drain stay: the next process adopts the table and ends them. Further calls do
-// nothing.
+// Cleaner. Flows that drain stay, or go when they rest: what remains is for the next process, which
+// adopts the table. Further calls do nothing.
 func (c *Cleaner) Close() (err error) {
 	c.once.Do(func() {
 		c.mu.Lock()
 		c.pending.merge(c.syns.all())
 		c.pending.merge(c.local.all())
+		c.pending.merge(c.draining.all())
+		c.pending.merge(c.resting.all())
 		c.mu.Unlock()
 		close(c.quit)
 		<-c.done

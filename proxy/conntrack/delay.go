@@ -11,10 +11,6 @@ const (
 	// localInterval is the time between two cleanups of flows that only processes of the host can
 	// have begun, while addresses come all the time. The first one follows after synGrace.
 	localInterval = 2 * time.Second
-	// drainTime is how long a flow without an end of its own, as of UDP, stays with a backend that
-	// drains beside others. It is a compromise: answers to earlier requests arrive in that time, but a
-	// backend that no longer answers, such as one of a dead node, loses all that clients send meanwhile.
-	drainTime = 3 * time.Second
 )
 
 // A delay holds entries for a while before their cleanup. Entries that are added meanwhile wait for

@@ -1,25 +1,63 @@
 package conntrack
 
 import (
+	"errors"
 	"net/netip"
 	"testing"
 	"time"
 
-	"github.com/fanfare-lb/fanfare/internal/testing/bubble"
 	"github.com/fanfare-lb/fanfare/internal/testing/proxytest"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// drainingCleaner returns a Cleaner without a socket, whose State drains pod1, and a flow there.
-func drainingCleaner() (*Cleaner, drainingBackend, *Flow) {
-	vip, port := proxytest.At("vip", 0), state.Port{Proto: state.UDP, Port: 53}
-	pod := proxytest.Backends(0, "pod1")[0].Addr
-	c := &Cleaner{
-		want: drainingFrom(pod), pending: make(StaleEntries), drains: make(map[drainingBackend]drain),
-		wake: make(chan struct{}, 1),
+// A flow is deleted only after sweeps have seen for two seconds that it does not rest: a sweep that
+// comes late could not see a rest, and begins these two seconds again.
+func TestDeparture(t *testing.T) {
+	vip, port, pod := proxytest.At("vip", 0), state.Port{Proto: state.UDP, Port: 53},
+		proxytest.Backends(0, "pod1")[0].Addr
+	s := drainingFrom(pod)
+	for name, tt := range map[string]struct {
+		sweeps  []float64 // when they begin, in seconds after the drain
+		nearEnd bool
+		want    departure // at the last sweep
+		err     error     // of the sweeps before
+	}{
+		"first":                  {sweeps: []float64{1}, want: shortened},
+		"busy for a second":      {sweeps: []float64{1, 1.5, 2}, want: shortened},
+		"busy for two seconds":   {sweeps: []float64{1, 1.5, 2, 2.5, 3}, want: deleted},
+		"rests":                  {sweeps: []float64{1, 1.5}, nearEnd: true, want: expiring},
+		"rests at the end":       {sweeps: []float64{1, 1.5, 2, 2.5, 3}, nearEnd: true, want: expiring},
+		"late":                   {sweeps: []float64{3.5}, want: shortened},
+		"late between":           {sweeps: []float64{1, 2.5, 3}, want: shortened},
+		"busy after a late one":  {sweeps: []float64{1, 2.5, 3, 3.5, 4, 4.5}, want: deleted},
+		"rare in a large table":  {sweeps: []float64{1, 2.1, 3.2}, want: deleted},
+		"after failures":         {sweeps: []float64{1, 2, 3, 4}, want: shortened, err: errors.New("no memory")},
+		"began again in between": {sweeps: []float64{0.5, 1, 1.5, 2}, want: shortened},
+	} {
+		t.Run(name, func(t *testing.T) {
+			key := drainingBackend{vip, removedBackend{port, pod}}
+			began := time.Now()
+			c := &Cleaner{want: s, drains: map[drainingBackend]*drain{key: {began: began}}, again: make(StaleEntries)}
+			stale := make(StaleEntries)
+			stale.at(vip).removedBackends[key.removedBackend] = state.SideExternal
+			for i, after := range tt.sweeps {
+				at := began.Add(time.Duration(after * float64(time.Second)))
+				c.watch(stale, at)
+				if i < len(tt.sweeps)-1 {
+					c.watchEnd(stale, at.Add(time.Millisecond), tt.err)
+				}
+			}
+			f := &Flow{
+				Client: proxytest.At("client", 0), VIP: vip, Port: port, Backend: pod, DNAT: true, nearEnd: tt.nearEnd,
+			}
+			if got := c.departure(f); got != tt.want {
+				t.Errorf("departure %d, want %d", got, tt.want)
+			}
+			if again := len(c.again) > 0; again != (tt.want != deleted) {
+				t.Errorf("the next sweep looks again: %t", again)
+			}
+		})
 	}
-	f := &Flow{Client: proxytest.At("client", 0), VIP: vip, Port: port, Backend: pod, DNAT: true}
-	return c, drainingBackend{vip, removedBackend{port, pod}}, f
 }
 
 // drainingFrom returns a State whose frontends drain pod.
@@ -33,94 +71,45 @@ func drainingFrom(pod netip.AddrPort) state.State {
 	return s
 }
 
-// begin lets the flows of a draining backend leave after drainTime.
-func (c *Cleaner) begin(key drainingBackend, sides state.Sides) {
-	stale := make(StaleEntries)
-	stale.at(key.vip).removedBackends[key.removedBackend] = sides
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.beginDrains(stale)
-}
-
-// drained reports whether a backend still drains, and for which sides its flows are pending.
-func (c *Cleaner) drained(key drainingBackend) (drains bool, sides state.Sides) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	_, drains = c.drains[key]
-	if v := c.pending[key.vip]; v != nil {
-		sides = v.removedBackends[key.removedBackend]
+// A flow is deleted at once if its backend has drained for too long or no longer drains, or if its
+// source is forbidden.
+func TestDepartureWithoutDrain(t *testing.T) {
+	c := &Cleaner{
+		want: proxytest.UDPState("remote"), drains: make(map[drainingBackend]*drain), again: make(StaleEntries),
+		wake: make(chan struct{}, 1),
 	}
-	return drains, sides
-}
-
-// The flows of a draining backend become pending once, drainTime after it began to drain. If it
-// drains again meanwhile, the last time counts, for all clients of both.
-func TestDrainEndsOnce(t *testing.T) {
-	for name, tt := range map[string]struct {
-		begins []time.Duration
-		end    time.Duration
-	}{
-		"once":               {[]time.Duration{0}, drainTime},
-		"again in between":   {[]time.Duration{0, drainTime / 2}, drainTime * 3 / 2},
-		"again at the end":   {[]time.Duration{0, drainTime - 1}, 2*drainTime - 1},
-		"twice at that time": {[]time.Duration{0, 0}, drainTime},
-	} {
-		t.Run(name, func(t *testing.T) {
-			bubble.Test(t, func(t *testing.T) {
-				c, key, _ := drainingCleaner()
-				sides := []state.Sides{state.SideExternal, state.SideInternal}
-				began, want := time.Now(), state.Sides(0)
-				for i, after := range tt.begins {
-					<-time.After(after - time.Since(began))
-					c.begin(key, sides[i])
-					want |= sides[i]
-				}
-				var got state.Sides
-				for left := true; left; { // An earlier drain's timer wakes too, and ends nothing.
-					<-c.wake
-					if left, got = c.drained(key); left && got != 0 {
-						t.Fatalf("pending after %s", time.Since(began))
-					}
-				}
-				if after := time.Since(began); after != tt.end || got != want {
-					t.Errorf("pending after %s for sides %d, want %s, %d", after, got, tt.end, want)
-				}
-				<-time.After(time.Minute) // by the bubble's clock
-			})
-		})
+	vip, port, pod := proxytest.At("vip", 0), state.Port{Proto: state.UDP, Port: 53},
+		proxytest.Backends(0, "pod1")[0].Addr
+	key := drainingBackend{vip, removedBackend{port, pod}}
+	f := &Flow{VIP: vip, Port: port, Backend: pod, DNAT: true}
+	c.drains[key] = &drain{began: time.Now()}
+	if got := c.departure(f); got != deleted {
+		t.Errorf("the backend does not drain: %d", got)
 	}
-}
-
-// A cleanup for another change leaves a flow alone whose backend has just begun to drain, unless its
-// source is forbidden or the backend has gone.
-func TestDrainTime(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		c, key, f := drainingCleaner()
-		if c.hasDrainTime(f) {
-			t.Error("drain time before the backend drains")
+	c.want = drainingFrom(pod)
+	if got := c.departure(f); got != shortened {
+		t.Errorf("the backend drains: %d", got)
+	}
+	restricted := drainingFrom(pod)
+	for v := range restricted.VIPs.All() {
+		for j := range v.Frontends {
+			v.Frontends[j].Sources = []netip.Prefix{netip.MustParsePrefix("198.18.0.0/24")}
 		}
-		c.begin(key, state.SideExternal)
-		<-time.After(drainTime - 1) // by the bubble's clock
-		if !c.hasDrainTime(f) {
-			t.Error("no drain time")
-		}
-		restricted := drainingFrom(f.Backend)
-		for v := range restricted.VIPs.All() {
-			for j := range v.Frontends {
-				v.Frontends[j].Sources = []netip.Prefix{netip.MustParsePrefix("198.18.0.0/24")}
-			}
-		}
-		for name, s := range map[string]state.State{
-			"a forbidden source": restricted, "a backend that has gone": proxytest.UDPState("remote"),
-		} {
-			if c.want = s; c.hasDrainTime(f) {
-				t.Errorf("%s has drain time", name)
-			}
-		}
-		c.want = drainingFrom(f.Backend)
-		<-time.After(time.Minute) // by the bubble's clock
-		if drains, _ := c.drained(key); drains || c.hasDrainTime(f) {
-			t.Errorf("after the drain: drains %t, has drain time %t", drains, c.hasDrainTime(f))
-		}
-	})
+	}
+	c.want = restricted
+	if got := c.departure(f); got != deleted || c.hasDrainTime(f) {
+		t.Errorf("a forbidden source: %d, has drain time: %t", got, c.hasDrainTime(f))
+	}
+	c.want = drainingFrom(pod)
+	if !c.hasDrainTime(f) {
+		t.Error("no drain time")
+	}
+	c.resting, c.pending = newDelay(restInterval), make(StaleEntries)
+	c.drains[key].began = time.Now().Add(-maxDrainTime)
+	if got := c.departure(f); got != deleted {
+		t.Errorf("after %s: %d", maxDrainTime, got)
+	}
+	if c.ripen(&c.resting); len(c.drains) > 0 {
+		t.Error("the drain is not forgotten")
+	}
 }

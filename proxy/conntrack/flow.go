@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -64,6 +65,7 @@ type Flow struct {
 	replied bool // the backend has answered
 	Ended   bool // a TCP connection whose entry only waits for its timeout
 	yields  bool // and that a SYN from the same port replaces
+	nearEnd bool // the kernel forgets it within restTime, unless it gets a packet
 
 	family uint8
 	key    []byte // the attributes that identify this entry to the kernel
@@ -71,10 +73,10 @@ type Flow struct {
 
 // deleteFlows deletes the entries that are stale by both States of wanted, and returns them. It
 // calls wanted for each entry, because a new State may make an entry right during the walk.
-// Excluded entries stay. An entry that has expired meanwhile is no error.
-func deleteFlows(
-	s *nfnl.Socket, stale StaleEntries, wanted func() [2]state.State, excluded func(*Flow) bool,
-) (gone []Flow, err error) {
+// Excluded entries stay, and flows that may rest get a short timeout instead. An entry that has
+// expired meanwhile is no error.
+func deleteFlows(s *nfnl.Socket, stale StaleEntries, wanted func() [2]state.State, excluded func(*Flow) bool,
+	leaves func(*Flow) departure) (gone []Flow, err error) {
 	// A node may have thousands of addresses, so they are listed only for a flow that seems stale.
 	var unknown error
 	own := sync.OnceValue(func() (own []netip.Addr) {
@@ -97,8 +99,14 @@ func deleteFlows(
 	if err != nil {
 		return nil, fmt.Errorf("list conntrack entries: %w", err)
 	}
-	gone, err = deleteAll(s, all)
-	return gone, errors.Join(err, unknown)
+	leaving := make(map[departure][]Flow)
+	for _, f := range all {
+		how := leaves(&f)
+		leaving[how] = append(leaving[how], f)
+	}
+	_, err = changeAll(s, leaving[shortened], expiry)
+	gone, errDelete := changeAll(s, leaving[deleted], deletion)
+	return gone, errors.Join(err, errDelete, unknown)
 }
 
 // DeleteFlowsIf deletes the requested entries that the predicate selects, and returns them.
@@ -107,7 +115,7 @@ func DeleteFlowsIf(s *nfnl.Socket, r Request, is func(*Flow) bool) (deleted []Fl
 	if err != nil {
 		return nil, fmt.Errorf("list conntrack entries: %w", err)
 	}
-	return deleteAll(s, wrong)
+	return changeAll(s, wrong, deletion)
 }
 
 // A Request selects entries by family (or all families), by destination if vip is valid, and by the
@@ -214,6 +222,8 @@ func parseFlow(data []byte) (f Flow, ok bool) {
 				status := binary.BigEndian.Uint32(v)
 				f.DNAT, f.replied = status&StatusDstNAT != 0, status&ipsSeenReply != 0
 			}
+		case ctaTimeout:
+			f.nearEnd = len(v) == 4 && time.Duration(binary.BigEndian.Uint32(v))*time.Second <= restTime
 		case ctaProtoInfo:
 			f.Ended, f.yields = parseEnd(v)
 		}
@@ -289,38 +299,47 @@ func flowKey(data []byte) []byte {
 	return e.B
 }
 
-// deleteBatch is how many entries one message deletes. The kernel reports each failure, and all
-// reports must fit into the socket's buffer.
-const deleteBatch = 256
+// A flowChange is a change that the kernel makes to an entry.
+type flowChange struct {
+	verb       string
+	message    uint8  // IPCTNL_MSG_CT_*
+	attributes []byte // besides the key of the entry
+}
 
-// deleteAll deletes listed entries, and returns the deleted ones. An entry that has expired
+var deletion = flowChange{verb: "delete", message: ctDelete}
+
+// changeBatch is how many entries one message changes. The kernel reports each failure, and all
+// reports must fit into the socket's buffer.
+const changeBatch = 256
+
+// changeAll changes listed entries, and returns the changed ones. An entry that has expired
 // meanwhile is no error.
 //
 // It must be quick. A SYN may begin a new connection in place of an ended one, and the new entry
 // often gets the same ID: the kernel derives the ID from the tuple and the memory address, which is
 // free again. A late deletion would hit the new connection.
-func deleteAll(s *nfnl.Socket, all []Flow) (deleted []Flow, err error) {
+func changeAll(s *nfnl.Socket, all []Flow, c flowChange) (changed []Flow, err error) {
 	var errs []error
-	for batch := range slices.Chunk(all, deleteBatch) {
-		failed, err := deleteSome(s, batch)
+	for batch := range slices.Chunk(all, changeBatch) {
+		failed, err := changeSome(s, batch, c)
 		if err != nil {
-			return deleted, errors.Join(append(errs, err)...)
+			return changed, errors.Join(append(errs, err)...)
 		}
 		for i, f := range batch {
 			switch err := failed[i]; {
 			case err == nil:
-				deleted = append(deleted, f)
+				changed = append(changed, f)
 			case !errors.Is(err, unix.ENOENT):
-				errs = append(errs, fmt.Errorf("delete conntrack entry %s to %s: %w", f.Client, f.VIP, err))
+				errs = append(errs, fmt.Errorf("%s conntrack entry %s to %s: %w", c.verb, f.Client, f.VIP, err))
 			}
 		}
 	}
-	return deleted, errors.Join(errs...)
+	return changed, errors.Join(errs...)
 }
 
-// deleteSome deletes entries, and returns the failures by index. A deletion without a tuple would
+// changeSome changes entries, and returns the failures by index. A deletion without a tuple would
 // delete all entries.
-func deleteSome(s *nfnl.Socket, batch []Flow) (failed map[int]error, err error) {
+func changeSome(s *nfnl.Socket, batch []Flow, c flowChange) (failed map[int]error, err error) {
 	var e nfnl.Encoder
 	first := s.Seq + 1
 	for i, f := range batch {
@@ -332,7 +351,8 @@ func deleteSome(s *nfnl.Socket, batch []Flow) (failed map[int]error, err error) 
 			flags |= unix.NLM_F_ACK
 		}
 		s.Seq++
-		e.Message(unix.NFNL_SUBSYS_CTNETLINK, ctDelete, flags, s.Seq, f.family, func() { e.Raw(f.key) })
+		e.Message(unix.NFNL_SUBSYS_CTNETLINK, c.message, flags, s.Seq, f.family,
+			func() { e.Raw(f.key); e.Raw(c.attributes) })
 	}
 	if err := s.Send(e.B); err != nil {
 		return nil, err

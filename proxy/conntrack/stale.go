@@ -27,8 +27,8 @@ type staleAtVIP struct {
 	// restricted are frontends with fewer allowed sources than before. Flows from other sources are
 	// stale.
 	restricted map[state.Port]bool
-	// recovered are frontends that have a backend again, or were adopted. Flows of protocols without
-	// an end may have stayed with draining backends; now splitDraining makes them leave.
+	// recovered are frontends that have a backend again. While they had none, flows of protocols
+	// without an end stayed with draining backends; now splitDraining makes them leave.
 	recovered map[state.Port]bool
 	// removedBackends are backends that no longer get new flows. Entries of protocols without an
 	// end would keep sending there. So would TCP entries that wait for the first answer: each
@@ -92,16 +92,12 @@ func StaleAfter(c state.Change) StaleEntries {
 	return stale
 }
 
-// AddAdopted adds the frontends of a table that an earlier process wrote. Their draining backends
-// drain again: that process may have ended before the flows left.
+// AddAdopted adds the frontends of a table that an earlier process wrote.
 func (stale StaleEntries) AddAdopted(had []state.Element) {
 	for _, e := range had {
 		if s := state.Base(e.Set); s == state.SetExtSvc || s == state.SetIntSvc {
 			vip, proto, n := state.FrontendOf(e.Set, e.Key)
 			stale.at(vip).adopted[state.Port{Proto: proto, Port: n}] = true
-			if proto != state.TCP {
-				stale.at(vip).recovered[state.Port{Proto: proto, Port: n}] = true
-			}
 		}
 	}
 }
@@ -243,7 +239,7 @@ func (stale StaleEntries) includes(f *Flow, s *state.State) bool {
 	case sides == 0:
 		return false
 	case f.Port.Proto == state.TCP && f.replied:
-		return !f.yields && endsFlow(s, f) // a SYN replaces an entry that yields; see deleteAll
+		return !f.yields && endsFlow(s, f) // a SYN replaces an entry that yields; see changeAll
 	case takes(s, f), f.Port.Proto != state.TCP && leavesNoBackend(s, f):
 		return false
 	}
