@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -79,9 +80,9 @@ func (c code) constants(dir, kind string) (string, error) {
 			return nil
 		}
 		// A constant without a remark would be a row without a meaning: the author has to add one.
-		values, meaning := literals(v), remark(v.Comment)
+		values, meaning := literals(v), cmp.Or(remark(v.Comment), remark(v.Doc))
 		if len(values) != 1 || meaning == "" {
-			return fmt.Errorf("%s: want one string and a comment behind it", v.Names[0])
+			return fmt.Errorf("%s: want one string and a comment behind or above it", v.Names[0])
 		}
 		if g != group {
 			group = g

@@ -35,8 +35,8 @@ func syntax(t *testing.T, text string) code {
 
 // Constants have their group's comment and their own; one without a comment is an error.
 func TestConstants(t *testing.T) {
-	got, err := syntax(t, "// Yes:\nconst (\n\tA Code = \"Aa\" // An a.\n\tB Code = \"Bb\" // A "+
-		"b.\n)\nconst other = \"no\"\n").constants("a", "Code")
+	got, err := syntax(t, "// Yes:\nconst (\n\tA Code = \"Aa\" // An a.\n\t// A b.\n\tB Code "+
+		"= \"Bb\"\n)\nconst other = \"no\"\n").constants("a", "Code")
 	if want := "\nYes:\n\n| name | meaning |\n| --- | --- |\n| `Aa` | An a. |\n| `Bb` | A b. |\n"; got != want ||
 		err != nil {
 		t.Errorf("%q, %v", got, err)

@@ -133,6 +133,10 @@ func newAPI(cfg *rest.Config, o Options) (*API, error) {
 	if err != nil {
 		return nil, err
 	}
+	m, err := newMetrics(o.Registerer)
+	if err != nil {
+		return nil, err
+	}
 	b := cluster.NewBuilder()
 	b.Know(o.Known)
 	o.SomeNodes = o.NodeName != ""
@@ -142,7 +146,7 @@ func newAPI(cfg *rest.Config, o Options) (*API, error) {
 		config:    cfg,
 		http:      h,
 		log:       o.Log,
-		metrics:   newMetrics(o.Registerer),
+		metrics:   m,
 		needs:     o.L2,
 		refused:   o.Refused,
 		namespace: cmp.Or(o.Namespace, cluster.DefaultNamespace),

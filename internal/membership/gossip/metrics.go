@@ -1,9 +1,6 @@
 package gossip
 
-import (
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promauto"
-)
+import "github.com/prometheus/client_golang/prometheus"
 
 type metrics struct {
 	members        *prometheus.GaugeVec
@@ -15,14 +12,13 @@ type metrics struct {
 }
 
 func newMetrics(r prometheus.Registerer) *metrics {
-	auto := promauto.With(r) // nil: registers nothing
 	counter := func(name, help string) prometheus.Counter {
-		return auto.NewCounter(prometheus.CounterOpts{
+		return prometheus.NewCounter(prometheus.CounterOpts{
 			Namespace: "fanfare", Subsystem: "members", Name: name, Help: help,
 		})
 	}
-	return &metrics{
-		members: auto.NewGaugeVec(prometheus.GaugeOpts{
+	m := &metrics{
+		members: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Namespace: "fanfare", Name: "members",
 			Help: "Nodes by the state of their speakers: alive, left or dead.",
 		}, []string{"state"}),
@@ -36,6 +32,10 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		dropped: counter("messages_dropped_total",
 			"Messages of other speakers dropped because the queue was full."),
 	}
+	if r != nil {
+		r.MustRegister(m.members, m.deaths, m.falsePositives, m.rejected, m.replayed, m.dropped)
+	}
+	return m
 }
 
 func (m *metrics) observe(v *View) {
