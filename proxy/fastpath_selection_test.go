@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -200,4 +201,33 @@ func BenchmarkSelection(b *testing.B) {
 			newSelection("n1").state(&s)
 		}
 	})
+}
+
+// A Service may have 16,384 ports that lead to one port of one pod, and a reason to leave them to the rules. When its
+// endpoints change, each of them goes and comes: that must not cost the square of their number.
+func TestSelectionOfManyPortsOfOneBackend(t *testing.T) {
+	const ports, bytesPerPort = 16_384, 4096
+	vip := func(second string) *VIP {
+		v := &VIP{Addr: netip.MustParseAddr("192.0.2.1")}
+		for port := range ports {
+			backends := []Backend{{Addr: netip.MustParseAddrPort("10.0.0.1:80"), Node: "n1"}}
+			if second != "" {
+				backends = append(backends, Backend{Addr: netip.MustParseAddrPort(second), Node: "n1"})
+			}
+			v.Frontends = append(v.Frontends, Frontend{
+				Protocol: TCP, Port: uint16(port + 1), Affinity: time.Hour, External: Target{Backends: backends},
+			})
+		}
+		return v
+	}
+	s := newSelection("n1")
+	s.state(&State{Node: "n1", VIPs: proxytest.VIPsOf(vip(""))})
+	changed := &State{Node: "n1", VIPs: proxytest.VIPsOf(vip("10.0.0.2:80"))}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	s.state(changed)
+	runtime.ReadMemStats(&after)
+	if n := after.TotalAlloc - before.TotalAlloc; n > ports*bytesPerPort {
+		t.Errorf("a change of %d ports took %d bytes", ports, n)
+	}
 }
