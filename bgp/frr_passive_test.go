@@ -60,7 +60,7 @@ func TestFRRPassive(t *testing.T) {
 		node := nstest.Node(t)
 		node.Addr("uplink", "10.0.0.11/24", "10.0.0.16/24", "fd00::3/64")
 		nstest.Link(t, node, "elsewhere", nstest.New(t, "nowhere"), "eth0")
-		const nobody = "10.0.0.1 has not connected to this node, which waits for that (passive)"
+		const waits = "10.0.0.1 has not connected to this node, which waits for that (passive)"
 		for _, c := range []struct {
 			name, source string
 			change       func(s *Session)
@@ -74,13 +74,13 @@ func TestFRRPassive(t *testing.T) {
 			{name: "password over IPv6", source: "fd00::2", change: func(s *Session) { s.Password = "sesame" }},
 			{name: "device", source: "10.0.0.2", change: func(s *Session) { s.Device = "uplink" }},
 			{name: "wrong password", source: "10.0.0.16", change: func(s *Session) { s.Password = "simsim" },
-				reason: nobody + "; so does a router that has no password for this node, or another one"},
+				reason: waits + "; so does a router that has no password for this node, or another one"},
 			{name: "GTSM on our side only", source: "fd00::3", change: func(s *Session) { s.TTLSecurityHops = 1 },
 				reason: "fd00::1 has not connected to this node, which waits for that (passive); ttlSecurityHops 1 " +
 					"drops packets that have come " +
 					"further or were not sent with TTL 255: does the router have it, too?"},
 			{name: "another device", source: "10.0.0.2", change: func(s *Session) { s.Device = "elsewhere" },
-				reason: nobody},
+				reason: waits},
 			{name: "a device that is not there", source: "10.0.0.2", change: func(s *Session) { s.Device = "red" },
 				reason: "device red is not on this node"},
 			{name: "another address of this node", source: "10.0.0.3",

@@ -360,7 +360,7 @@ func (w *world) watchOver(path string, before, after object) {
 	w.had[path] = w.addrs(is)
 }
 
-// agree notes with whom a Service shares now. That it once did must do: when it
+// agree notes which Services share with a Service now. That it once did must do: when it
 // ceases to, what it shares already stays so.
 func (w *world) agree(path string, s *corev1.Service) {
 	spec := specOf(s, cluster.Classes{})

@@ -139,7 +139,7 @@ func parseSharing(o *corev1.Service, s *Spec, p *Problems) {
 	if len(ws) == 0 {
 		if len(others) > 0 {
 			p.Add(annotation(SharingNamespacesAnnotation), o.Annotations[SharingNamespacesAnnotation],
-				fmt.Sprintf("says with whom the Service shares its address, and no key says that it does; "+
+				fmt.Sprintf("names namespaces that share the Service's address, and no key says that it does; "+
 					"add the annotation %s", SharingAnnotation))
 		}
 		return

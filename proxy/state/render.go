@@ -270,8 +270,8 @@ func renderSources(all []Element, vip netip.Addr, fe *Frontend) []Element {
 
 // SourceRestricted reports whether some sources may not use the frontend.
 func (f *Frontend) SourceRestricted(vip netip.Addr) bool {
-	everybody := func(p netip.Prefix) bool { return p.Bits() == 0 && Family(p.Addr()) == Family(vip) }
-	return f.Sources != nil && !slices.ContainsFunc(f.Sources, everybody)
+	anySource := func(p netip.Prefix) bool { return p.Bits() == 0 && Family(p.Addr()) == Family(vip) }
+	return f.Sources != nil && !slices.ContainsFunc(f.Sources, anySource)
 }
 
 // renderHairpin appends the pods that may be their own backend behind the VIP: pods that are, or
